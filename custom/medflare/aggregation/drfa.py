@@ -96,24 +96,24 @@ class Drfa(MeanRule, SamplesClients, AsksClientTerms, UsesAuxiliarySums, ProbesL
         if set(self.probabilities) != set(examples):
             total = sum(examples.values())
             self.probabilities = {site: n / total for site, n in sorted(examples.items())}
-        there = sorted(eligible)
+        candidates = sorted(eligible)
         random = np.random.default_rng(derived_seed(seed, "drfa", round_number))
-        chances = np.array([self.probabilities[site] for site in there])
-        count = self.settings.m or min(len(there), MAX_SAMPLES)
-        self._counts = Counter(random.choice(there, count, p=chances / chances.sum()).tolist())
-        self._sample_others(there, chances, random, min_clients)
+        chances = np.array([self.probabilities[site] for site in candidates])
+        count = self.settings.m or min(len(candidates), MAX_SAMPLES)
+        self._counts = Counter(random.choice(candidates, count, p=chances / chances.sum()).tolist())
+        self._sample_others(candidates, chances, random, min_clients)
         self._share = 1 - float(random.random())
-        probed = random.choice(there, min(count, len(there)), replace=False)
+        probed = random.choice(candidates, min(count, len(candidates)), replace=False)
         self._probed_sites = sorted(probed.tolist())
         return sorted(self._counts)
 
     def _sample_others(
-        self, there: list[str], chances: np.ndarray, random: np.random.Generator, min_clients: int
+        self, candidates: list[str], chances: np.ndarray, random: np.random.Generator, min_clients: int
     ) -> None:
         """Sample further clients where too few different ones were sampled."""
-        while len(self._counts) < min(min_clients, len(there)):
-            left = np.array([site not in self._counts for site in there]) * chances
-            self._counts[str(random.choice(there, p=left / left.sum()))] = 1
+        while len(self._counts) < min(min_clients, len(candidates)):
+            left = np.array([site not in self._counts for site in candidates]) * chances
+            self._counts[str(random.choice(candidates, p=left / left.sum()))] = 1
 
     def client_terms(self) -> RoundHints:
         if self.probes_result:  # sites multiply their updates, and send no snapshot

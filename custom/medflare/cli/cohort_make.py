@@ -180,7 +180,7 @@ def make(
     medflare cohort make note-cohorts --notes
     medflare cohort make asked --questions --hospitals 20 --partition dirichlet --alpha 0.3
     """
-    content = _kind(notes, questions, summaries, visits)
+    content = _hospitals_of_options(notes, questions, summaries, visits)
     if content == "questions" or content in SUMMARIES:
         counts, unit = _make_texts(out, content, patients, hospitals, dealt, alpha, seed, records)
     else:
@@ -198,8 +198,8 @@ SUMMARIES = {"summaries": "chests", "summaries and notes": "notes"}
 """Kind of hospitals -> what their summaries are of."""
 
 
-def _kind(notes: bool, questions: bool, summaries: bool, visits: int) -> str:
-    """Which hospitals are wanted; ConfigError where it is two kinds at once."""
+def _hospitals_of_options(notes: bool, questions: bool, summaries: bool, visits: int) -> str:
+    """Return the hospitals that the options ask for; ConfigError where they ask for two sorts at once."""
     from medflare.core.errors import ConfigError
 
     if sum((notes and not summaries, questions, summaries, visits > 1)) > 1:

@@ -103,8 +103,8 @@ def score_files(
 
 def _comparisons(ours: PredictionGroup, others: Sequence[PredictionGroup]) -> list[ComparisonRecord]:
     """Compare with the same adapter's documents of the same site, or with the only adapter that is there."""
-    here = [group for group in others if group.site == ours.site]
-    same = [group for group in here if group.adapter == ours.adapter] or here
+    at_same_site = [group for group in others if group.site == ours.site]
+    same = [group for group in at_same_site if group.adapter == ours.adapter] or at_same_site
     if len(same) != 1:
         return []
     theirs = same[0]

@@ -42,8 +42,8 @@ def groups_at(places: Sequence[Path], split: str, sites: Sequence[str] | None) -
     documents: list[ScoredDocument] = []
     took_part: set[str] | None = None
     for place in places:
-        here, members = _documents_at(place, split)
-        documents += here
+        at_place, members = _documents_at(place, split)
+        documents += at_place
         took_part = took_part if members is None else (took_part or set()) | members
     present = {item.site for item in documents}
     if missing := sorted(set(sites or ()) - present):
@@ -86,15 +86,15 @@ def _documents_at(place: Path, split: str) -> tuple[list[ScoredDocument], set[st
         for item in record.evaluations
         if item.predictions and item.split == split
     ]
-    here = [path for path in files if path.is_file()]
-    if not here:
+    existing = [path for path in files if path.is_file()]
+    if not existing:
         raise DataError(
             f"{record_path}: none of its {len(files)} predictions files of the split '{split}' is here; they "
             "stay at the sites. Name the files themselves, or test the adapter with --site-file."
         )
-    if away := [str(path) for path in files if path not in here]:
+    if away := [str(path) for path in files if path not in existing]:
         typer.secho(f"left out, not here: {', '.join(away)}", fg=typer.colors.YELLOW, err=True)
-    return [item for path in here for item in _read(path)], set(record.sites)
+    return [item for path in existing for item in _read(path)], set(record.sites)
 
 
 def _read(path: Path) -> list[ScoredDocument]:

@@ -46,16 +46,16 @@ def prune(
     if not as_json:
         _show(runs, chosen)
     go = bool(chosen) and (yes or (not as_json and typer.confirm(f"Delete {len(chosen)} runs for good?")))
-    gone: list[StoredRun] = []
+    removed: list[StoredRun] = []
     batch = ItemBatch()
     for run in chosen if go else []:
         with batch.item(run.path):
             delete(run, folder)
-            gone.append(run)
+            removed.append(run)
     if as_json:
-        print_json([_facts(run, run in chosen, run in gone) for run in runs])
+        print_json([_facts(run, run in chosen, run in removed) for run in runs])
     elif go:
-        print(f"deleted {len(gone)} runs, {_megabytes(sum(run.size for run in gone))}")
+        print(f"deleted {len(removed)} runs, {_megabytes(sum(run.size for run in removed))}")
     batch.finish()
 
 

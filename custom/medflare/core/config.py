@@ -67,8 +67,8 @@ def explain(error: ValidationError, settings: type[BaseModel], where: str, value
         elif item["type"] == "missing":
             lines.append(f"  {key}: is missing and has no default.")
         else:
-            found = f" (found {item['input']!r})." if values and key else "."  # never a whole document
-            lines.append(f"  {key}: {item['msg']}{found}" if key else f"  {item['msg']}.")
+            ending = f" (found {item['input']!r})." if values and key else "."  # never a whole document
+            lines.append(f"  {key}: {item['msg']}{ending}" if key else f"  {item['msg']}.")
     return "\n".join(lines)
 
 

@@ -46,17 +46,17 @@ def stop_signals_raise() -> Iterator[None]:
     A signal that is ignored already stays so: that is how `nohup` and a shell's `&` want it.
     """
     before = {number: signal.getsignal(number) for number in SIGNALS}
-    heard = [number for number in SIGNALS if before[number] is not signal.SIG_IGN]
+    handled = [number for number in SIGNALS if before[number] is not signal.SIG_IGN]
 
     def stop(number: int, frame: FrameType | None) -> None:
-        for other in heard:
+        for other in handled:
             signal.signal(other, signal.SIG_IGN)
         raise StopSignal(number)
 
-    for number in heard:
+    for number in handled:
         signal.signal(number, stop)
     try:
         yield
     finally:
-        for number in heard:
+        for number in handled:
             signal.signal(number, before[number])

@@ -40,9 +40,9 @@ def adapter_of(group: str) -> AdapterKind:
         UpdateError: a site declared another one.
     """
     adapter = group.removeprefix(f"{TEST}:")
-    for kind in get_args(AdapterKind):
-        if adapter == kind:
-            return kind
+    for known_adapter in get_args(AdapterKind):
+        if adapter == known_adapter:
+            return known_adapter
     raise UpdateError(f"sums of adapter '{adapter}', expected one of {', '.join(get_args(AdapterKind))}.")
 
 

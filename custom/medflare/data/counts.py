@@ -20,11 +20,11 @@ class ReadingCounts:
     def add(self: C, other: C) -> None:
         """Add another source's counts."""
         for item in fields(self):
-            mine, theirs = getattr(self, item.name), getattr(other, item.name)
-            if isinstance(mine, Counter):
-                mine.update(theirs)
+            value, added = getattr(self, item.name), getattr(other, item.name)
+            if isinstance(value, Counter):
+                value.update(added)
             else:
-                setattr(self, item.name, mine + theirs)
+                setattr(self, item.name, value + added)
 
     def to_json(self) -> dict[str, Any]:
         """Return the numbers above zero, and all Counters with the most frequent first."""

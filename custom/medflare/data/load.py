@@ -110,11 +110,11 @@ def _read_one(config: CohortConfig, number: str) -> Cohort:
 def _usable(source: SourceRecords, config: CohortConfig) -> list[Study]:
     """Return studies with a patient, an unused id, an image that exists and a report that says something."""
     kept: list[Study] = []
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for study in source.studies:
-        seen[study.study_id] += 1
-        if seen[study.study_id] > 1:
-            record = f"{study.study_id} ({seen[study.study_id]})"
+        counts[study.study_id] += 1
+        if counts[study.study_id] > 1:
+            record = f"{study.study_id} ({counts[study.study_id]})"
             detail = "the same study id appeared before; the first one is kept"
             source.skip(record, "duplicated study", detail)
             continue

@@ -74,10 +74,10 @@ def check(kits: Path, moment: datetime | None = None, authority: str = "") -> li
         ConfigError: there is no kit, or one lacks a file.
     """
     now = moment or datetime.now(UTC)
-    found = [Finding(path=change.path, found=_words(change), remedy=HARDEN) for change in pending(kits)]
+    findings = [Finding(path=change.path, found=_words(change), remedy=HARDEN) for change in pending(kits)]
     for kit in find_kits(kits):
-        found += [*_tampered(kit), *_added(kit), *_moved(kit), *_certificate(kit, now, authority)]
-    return found
+        findings += [*_tampered(kit), *_added(kit), *_moved(kit), *_certificate(kit, now, authority)]
+    return findings
 
 
 def authorities(kits: Path) -> list[str]:
@@ -106,8 +106,8 @@ def _tampered(kit: Kit) -> Iterator[Finding]:
     manager = SecurityContentManager(str(kit.startup))
     if not manager.valid_config:
         if any(kit.startup.glob("*.tenseal")):
-            found = "is missing, although kits with a key for encryption are always signed"
-            yield Finding(path=kit.startup / SIGNATURES, found=found, remedy=NEW_KIT)
+            problem = "is missing, although kits with a key for encryption are always signed"
+            yield Finding(path=kit.startup / SIGNATURES, found=problem, remedy=NEW_KIT)
         return
     present = {path.name for path in kit.startup.iterdir() if path.is_file() and path.name != SIGNATURES}
     for name in sorted(present | {name for name in manager.signature if not name.endswith(".sh")}):
@@ -125,8 +125,8 @@ def _added(kit: Kit) -> Iterator[Finding]:
         yield Finding(path=path, found=extra, remedy="Move what you need into resources.json")
     path = kit.local / "resources.json"
     for key in sorted(set(effective(kit, "resources.json")) - UNPUBLISHED):
-        found = f"the key {key} would be sent to every other site"
-        yield Finding(path=path, found=found, remedy="Keep settings of your own in site.yaml")
+        problem = f"the key {key} would be sent to every other site"
+        yield Finding(path=path, found=problem, remedy="Keep settings of your own in site.yaml")
 
 
 def _moved(kit: Kit) -> Iterator[Finding]:
@@ -161,5 +161,5 @@ def _certificate(kit: Kit, moment: datetime, authority: str) -> Iterator[Finding
         authority
         and fingerprint(root) != f"SHA256:{authority.upper().rpartition('=')[2].removeprefix('SHA256:')}"
     ):
-        found = f"has the fingerprint {fingerprint(root)}, expected {authority}"
-        yield Finding(path=root_path, found=found, remedy=NEW_KIT)
+        problem = f"has the fingerprint {fingerprint(root)}, expected {authority}"
+        yield Finding(path=root_path, found=problem, remedy=NEW_KIT)

@@ -62,7 +62,9 @@ def find_kits(folder: Path) -> list[Kit]:
     Raises:
         ConfigError: there is none.
     """
-    marks = sorted({found.parent.parent for mark in _MARKS for found in folder.glob(f"**/startup/{mark}")})
+    marks = sorted(
+        {mark_file.parent.parent for mark in _MARKS for mark_file in folder.glob(f"**/startup/{mark}")}
+    )
     kits = [kit for path in marks if (kit := as_kit(path))]
     if not kits:
         raise ConfigError(

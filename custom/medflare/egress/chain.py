@@ -230,7 +230,7 @@ class Egress:
             self.policy.update(result.tensors, applied)
         elif result.tensors and task not in MESSAGES:
             self.policy.first_values(result.tensors)
-        codec = compression.initial_kind(self.uplink) if task == "initialise" else self.uplink
+        codec = compression.initial_codec(self.uplink) if task == "initialise" else self.uplink
         facts_bytes = len(json.dumps(facts))
         if seal is None:
             # The size is computed before compressing: error feedback counts a compressed update as sent.

@@ -113,13 +113,13 @@ def find_ledgers(folders: Sequence[Path]) -> list[Path]:
     """
     ledgers: dict[tuple[int, int], Path] = {}
     for folder in folders:
-        here = [folder] if folder.is_file() else sorted(folder.rglob(FILE))
-        if not here:
+        files = [folder] if folder.is_file() else sorted(folder.rglob(FILE))
+        if not files:
             raise DataError(
                 f"{folder}: no {FILE} in it or below it. Name a site's kit, a workspace, or a run's folder; "
                 "a site that has sent nothing yet has none."
             )
-        for file in here:
+        for file in files:
             facts = file.stat()
             ledgers.setdefault((facts.st_dev, facts.st_ino), file)
     return sorted(ledgers.values())

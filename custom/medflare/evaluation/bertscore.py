@@ -73,10 +73,13 @@ class TokenEncoder:
     def encoded(self, texts: Sequence[str], batch: int = 32) -> list[Tokens]:
         """Return the token vectors of each text, in the order given."""
         encoded: dict[int, Tokens] = {}
-        for some in self.frozen.batches(self.ids(texts), batch):
-            rows, counted = normalize(some.hidden, dim=-1), ~torch.isin(some.ids, self.marks)
-            for i, place in enumerate(some.places):
-                present = some.mask[i].bool()
+        for encoded_batch in self.frozen.batches(self.ids(texts), batch):
+            rows, counted = (
+                normalize(encoded_batch.hidden, dim=-1),
+                ~torch.isin(encoded_batch.ids, self.marks),
+            )
+            for i, place in enumerate(encoded_batch.places):
+                present = encoded_batch.mask[i].bool()
                 encoded[place] = Tokens(rows[i][present], counted[i][present])
         return [encoded[i] for i in range(len(texts))]
 

@@ -120,9 +120,9 @@ class ScoredDocument(RecordModel):
 
     @model_validator(mode="after")
     def _no_more_faults_than_outputs(self) -> ScoredDocument:
-        for kind, count in self.faults.items():
+        for fault, count in self.faults.items():
             if not 0 <= count <= self.outputs:
-                raise ValueError(f"fault '{kind}' in {count} of {self.outputs} outputs")
+                raise ValueError(f"fault '{fault}' in {count} of {self.outputs} outputs")
         return self
 
     @property

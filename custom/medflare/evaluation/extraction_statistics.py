@@ -56,7 +56,9 @@ def statistic_names(types: Types = CLINICAL) -> tuple[str, ...]:
     for task in TASKS:
         for match in MATCHES:
             for ratio in RATIOS:
-                names += [f"{task}_{kind}_{ratio}" for kind in (match, f"{match}_untyped", f"macro_{match}")]
+                names += [
+                    f"{task}_{variant}_{ratio}" for variant in (match, f"{match}_untyped", f"macro_{match}")
+                ]
                 if match == "strict" or ratio == "f1":
                     names += [f"{task}_{match}_{ratio}/{name}" for name in types.counted(task)]
     return (*names, "parse_failure_rate", "duplicate_rate")

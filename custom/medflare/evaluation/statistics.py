@@ -199,7 +199,7 @@ def _bca(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", stats.DegenerateDataWarning)  # told by the interval, which is nan
         warnings.simplefilter("ignore", RuntimeWarning)
-        found = stats.bootstrap(
+        result = stats.bootstrap(
             (np.arange(len(table)),),
             value,
             n_resamples=replicates,
@@ -209,7 +209,7 @@ def _bca(
             method="BCa",
             rng=np.random.default_rng(seed),
         )
-    low, high = map(float, found.confidence_interval)
+    low, high = map(float, result.confidence_interval)
     return (low, high) if math.isfinite(low) and math.isfinite(high) else None
 
 

@@ -61,7 +61,7 @@ def changes_that_happened(
 
 
 COHERENCE = (
-    *(f"{kind}{ratio}" for ratio in RATIOS for kind in ("", "moved_")),
+    *(f"{prefix}{ratio}" for ratio in RATIOS for prefix in ("", "moved_")),
     *("macro_f1", *(f"f1/{change}" for change in CHANGES), "opposite"),
 )
 """Names of `coherence_statistics` after their prefix."""

@@ -45,15 +45,15 @@ def averaged(parts: Sequence[Statistic]) -> Statistic:
     rows = np.cumsum([0, *map(len, parts)])
     sums = np.zeros((int(rows[-1]), int(starts[-1]) + len(parts)))
     for place, part in enumerate(parts):
-        here = slice(int(rows[place]), int(rows[place + 1]))
-        sums[here, int(starts[place]) : int(starts[place + 1])] = part.sums
-        sums[here, int(starts[-1]) + place] = 1.0
+        rows_of_place = slice(int(rows[place]), int(rows[place + 1]))
+        sums[rows_of_place, int(starts[place]) : int(starts[place + 1])] = part.sums
+        sums[rows_of_place, int(starts[-1]) + place] = 1.0
 
     def score(summed: Array) -> Array:
         pieces = np.split(summed[..., : int(starts[-1])], starts[1:-1], axis=-1)
         values = np.stack([part.score(piece) for part, piece in zip(parts, pieces, strict=True)], axis=-1)
-        there = summed[..., int(starts[-1]) :] > 0
-        return np.where(there, values, 0.0).sum(axis=-1) / np.maximum(there.sum(axis=-1), 1)
+        counted = summed[..., int(starts[-1]) :] > 0
+        return np.where(counted, values, 0.0).sum(axis=-1) / np.maximum(counted.sum(axis=-1), 1)
 
     return Statistic(sums, score)
 

@@ -73,7 +73,7 @@ class Heartbeat:
         self.hooks, self.limit, self.facts = hooks, DEADLINES * deadline, dict(facts)
         self.warn, self.on_stall, self.clock = warn, on_stall, clock
         self.round = 0
-        self._last, self._told = clock(), False
+        self._last, self._reported = clock(), False
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -92,16 +92,16 @@ class Heartbeat:
         """Take one event of the run; that it stalled is no progress."""
         if event.get("phase") == "stalled":
             return
-        self._last, self._told = self.clock(), False
+        self._last, self._reported = self.clock(), False
         if isinstance(event.get("round"), int):
             self.round = event["round"] + 1
 
     def check(self) -> None:
         """Tell, once, if there has been no progress for too long."""
         seconds = self.clock() - self._last
-        if self._told or seconds < self.limit:
+        if self._reported or seconds < self.limit:
             return
-        self._told = True
+        self._reported = True
         self.on_stall(seconds)
         self._run(self.hooks.on_stall, "stalled", f"no progress for {seconds:.0f} s")
 
@@ -132,5 +132,5 @@ class Heartbeat:
             self.warn(f"the command {command[0]} could not be run: {error}")
             return
         if done.returncode:
-            said = done.stderr.decode(errors="replace").strip()[-500:]
-            self.warn(f"the command {command[0]} ended with {done.returncode}. {said}")
+            stderr = done.stderr.decode(errors="replace").strip()[-500:]
+            self.warn(f"the command {command[0]} ended with {done.returncode}. {stderr}")

@@ -123,14 +123,18 @@ def calibrated(scores: list[float], facts: list[bool]) -> list[float]:
 
 def _parted(facts: list[Triple], wanted: set[str], seed: int) -> tuple[list[Triple], set[Triple]]:
     """Return triples to learn from, and hidden ones of frequent relations whose entities are seen."""
-    seen = Counter(name for triple in facts for name in (triple.head, triple.tail))
+    occurrences = Counter(name for triple in facts for name in (triple.head, triple.tail))
     order = np.random.default_rng(seed).permutation(len(facts))
     hidden, most = set[Triple](), round(HIDDEN * len(facts))
     for i in order:
         triple = facts[int(i)]
-        if len(hidden) < most and triple.relation in wanted and min(seen[triple.head], seen[triple.tail]) > 1:
+        if (
+            len(hidden) < most
+            and triple.relation in wanted
+            and min(occurrences[triple.head], occurrences[triple.tail]) > 1
+        ):
             hidden.add(triple)
-            seen.subtract((triple.head, triple.tail))
+            occurrences.subtract((triple.head, triple.tail))
     return [triple for triple in facts if triple not in hidden], hidden
 
 
@@ -178,8 +182,8 @@ def _learnt(known: list[Triple], settings: CompletionConfig) -> tuple[Any, Any]:
             np.array([tuple(triple) for triple in known], dtype=str),
             filter_out_candidate_inverse_relations=False,
         )
-        kind: Any = model_resolver.lookup(settings.model)
-        model = kind(
+        model_class: Any = model_resolver.lookup(settings.model)
+        model = model_class(
             triples_factory=factory,
             embedding_dim=settings.width,
             random_seed=settings.seed,
@@ -236,17 +240,17 @@ def _own_subclasses() -> Iterator[None]:
     """
     from class_resolver import api
 
-    found = api.get_subclasses
+    original = api.get_subclasses
 
-    def own(base: type, *, exclude_external: bool = True, **given: Any) -> list[type]:
+    def own_only(base: type, *, exclude_external: bool = True, **given: Any) -> list[type]:
         package = base.__module__.partition(".")[0]
         return [
             one
-            for one in found(base, exclude_external=exclude_external, **given)
+            for one in original(base, exclude_external=exclude_external, **given)
             if not exclude_external or one.__module__.partition(".")[0] == package
         ]
 
-    with mock.patch.object(api, "get_subclasses", own):
+    with mock.patch.object(api, "get_subclasses", own_only):
         yield
 
 

@@ -59,14 +59,16 @@ class ModelExtractor:
         pieces = [piece for text in texts for chunk in chunks(text) for piece in self._fitting(chunk)]
         answers = self.model.write([prompt(piece) for piece in pieces], self.most, self.batch)
         triples = [
-            item for piece, spoken in zip(pieces, answers, strict=True) for item in self._said(piece, spoken)
+            item
+            for piece, spoken in zip(pieces, answers, strict=True)
+            for item in self._triples_of_answer(piece, spoken)
         ]
         self.counts["chunks"] += len(pieces)
         self.counts["triples"] += len(triples)
         _log.info("Extraction by %s: %s", self.model.backbone.name, dict(self.counts))
         return triples
 
-    def _said(self, piece: str, spoken: GreedyAnswer) -> Iterator[tuple[Triple, float]]:
+    def _triples_of_answer(self, piece: str, spoken: GreedyAnswer) -> Iterator[tuple[Triple, float]]:
         text = spoken.text
         if not spoken.ended:  # a line that was cut may name half a word
             self.counts[CUT] += 1

@@ -47,8 +47,10 @@ class NameEncoder:
         The mean counts the tokens at begin and end too, as sentence-transformers does.
         """
         embeddings = np.zeros((len(texts), self.frozen.width), np.float32)
-        for some in self.frozen.batches(self.frozen.ids(texts), batch):
-            embeddings[some.places] = _pooled(some.hidden, some.mask, self.pooling).numpy()
+        for encoded_batch in self.frozen.batches(self.frozen.ids(texts), batch):
+            embeddings[encoded_batch.places] = _pooled(
+                encoded_batch.hidden, encoded_batch.mask, self.pooling
+            ).numpy()
         return embeddings
 
 

@@ -87,13 +87,13 @@ class RuleExtractor:
             least: triples with a smaller confidence are left out.
             of_patients: whether the texts speak of patients, as `triples`.
         """
-        found = (
+        triples = (
             scored
             for text in texts
             for part in chunks(text)
             for scored in self.triples(part, of_patient=of_patients)
         )
-        return graph_of(found, least)
+        return graph_of(triples, least)
 
     def triples(self, chunk: str, *, of_patient: bool = True) -> Iterator[tuple[Triple, float]]:
         """Yield (triple, confidence) of every sentence of a chunk.

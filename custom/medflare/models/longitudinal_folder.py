@@ -83,9 +83,9 @@ def _as_written(settings: LongitudinalSettings, config: Mapping[str, Any]) -> Lo
 
 
 def _check_encoder(folder: Path, model: LongitudinalGenerator, facts: Mapping[str, Any]) -> None:
-    here, recorded = encoder_checksum(model), str(facts.get("encoder", {}).get("sha256", ""))
-    if here != recorded:
+    checksum, recorded = encoder_checksum(model), str(facts.get("encoder", {}).get("sha256", ""))
+    if checksum != recorded:
         raise ConfigError(
             f"{folder}: was trained on the tokens of an image encoder of checksum {recorded[:16]}, and the "
-            f"one here has {here[:16]}. Name the same weights as 'encoder_weights' in site.yaml."
+            f"one here has {checksum[:16]}. Name the same weights as 'encoder_weights' in site.yaml."
         )

@@ -105,7 +105,7 @@ def add_model(
                 "--untrained."
             )
         config = model.backbone.model.config
-        found = ModelFacts(
+        recorded = ModelFacts(
             **facts,
             architecture=str(config.model_type),
             fingerprint=model.backbone.fingerprint,
@@ -117,8 +117,8 @@ def add_model(
             perplexity=round(min(check.perplexity, 1e9), 2),
             shuffled_perplexity=round(min(check.shuffled, 1e9), 2),
         )
-        write_json(folder / FACTS_FILE, found.model_dump())
-    return AddedModel(target, found, check)
+        write_json(folder / FACTS_FILE, recorded.model_dump())
+    return AddedModel(target, recorded, check)
 
 
 def read_facts(name: str) -> ModelFacts:

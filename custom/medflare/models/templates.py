@@ -56,11 +56,11 @@ def worded(
             f"medflare_prompt.json: {task} has '{odd[0]}', which nothing reads; expected "
             f"{' and '.join(map(repr, ours))}."
         )
-    for kind, words in given.items():
-        for name in needed[kind]:
+    for part, words in given.items():
+        for name in needed[part]:
             if "{" + name + "}" not in words:
                 raise ConfigError(
-                    f"medflare_prompt.json: {task}.{kind} has no {{{name}}}, so the model would never see "
+                    f"medflare_prompt.json: {task}.{part} has no {{{name}}}, so the model would never see "
                     f"it. Put {{{name}}} where it belongs."
                 )
     return {**ours, **given}

@@ -80,7 +80,7 @@ class TextBackbone:
 
     def _without_marks(self, text: str, fields: Sequence[tuple[int, int]]) -> list[str]:
         """Return a text in pieces that are tokenised apart: cut within each mark that stands in a field."""
-        starts = [] if self._marks is None else [found.start() for found in self._marks.finditer(text)]
+        starts = [] if self._marks is None else [mark.start() for mark in self._marks.finditer(text)]
         cuts = [start + 1 for start in starts if any(first <= start < end for first, end in fields)]
         return [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
 

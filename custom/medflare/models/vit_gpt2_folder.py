@@ -87,10 +87,10 @@ def open_vit_gpt2(
     actual = fingerprint_of_new(settings) if backbone is None else fingerprint_of_parts(backbone)
     recorded = facts["backbone"]
     if actual != recorded["fingerprint"]:
-        here = NEW if backbone is None else backbone.name
+        used = NEW if backbone is None else backbone.name
         raise ConfigError(
             f"{folder}: was trained from '{recorded['name']}' with fingerprint "
-            f"{recorded['fingerprint'][:16]}, but '{here}' here has {actual[:16]}. "
+            f"{recorded['fingerprint'][:16]}, but '{used}' here has {actual[:16]}. "
             "Give the same weights with --backbone."
         )
     mean, std = facts["normalisation"]

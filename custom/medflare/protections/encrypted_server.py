@@ -123,14 +123,14 @@ class EncryptedServer(ServerProtection):
     def load_state(self, values: Mapping[str, Any], tensors: State) -> State:
         self.terms_json = dict(values["terms"])
         self.terms = read_terms(self.terms_json)
-        own = {name: value for name, value in tensors.items() if not name.startswith(f"{ENCRYPTED}:")}
-        self._ciphertexts = {name: value for name, value in tensors.items() if name not in own}
+        plain = {name: value for name, value in tensors.items() if not name.startswith(f"{ENCRYPTED}:")}
+        self._ciphertexts = {name: value for name, value in tensors.items() if name not in plain}
         for place, weight in enumerate(values["weights"]):
             group = self.groups[float(weight)] = self._adders()
             for part in self.parts:
                 if part != SUMS:
                     group[part].add(self._ciphertexts[on_wire(part, place)])
-        return own
+        return plain
 
     def report(self) -> dict[str, Any]:
         return {"weight": self.weight, "groups": len(self.groups), "keys": self.keys.facts()}

@@ -75,11 +75,11 @@ def in_words(error: ValidationError) -> str:
     return "; ".join(lines[:MOST_PROBLEMS]) + more
 
 
-def _problem(place: tuple[int | str, ...], kind: str, expected: str, found: Any) -> str:
+def _problem(place: tuple[int | str, ...], error_type: str, expected: str, found: Any) -> str:
     name = clean_text(".".join(str(part) for part in place), SHOWN)
-    if kind == "extra_forbidden":
+    if error_type == "extra_forbidden":
         return f"'{name}' is no field of it"
-    if kind == "missing":
+    if error_type == "missing":
         return f"'{name}' is missing"
     expected = clean_text(expected.removeprefix("Value error, "), 2 * SHOWN)
     return f"'{name}' is {shown(found)}: {expected}" if name else expected

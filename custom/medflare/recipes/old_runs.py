@@ -117,7 +117,7 @@ def stored_run(path: Path) -> StoredRun | None:
         changed = max(changed, file.with_name("progress.jsonl").lstat().st_mtime)
     locked = in_use(path)
     # A lock that a process of this machine wrote and nobody holds: that process has ended.
-    ended = holder(path).here and not locked
+    ended = holder(path).on_this_machine and not locked
     live = locked or (state == "running" and not ended and time.time() - changed < QUIET)
     if state == "running" and not live:
         state = "interrupted"

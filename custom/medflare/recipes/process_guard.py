@@ -57,10 +57,10 @@ def main(pipe: int, command: Sequence[str]) -> int:
 
 def end_descendants(grace: float) -> None:
     """End all processes below this one: SIGTERM, and SIGKILL for what is left after `grace` seconds."""
-    found: set[psutil.Process] = set()
+    descendants: set[psutil.Process] = set()
     until = time.monotonic() + grace
     asked: set[psutil.Process] = set()
-    while (left := _alive(found)) and time.monotonic() < until + _STUCK:
+    while (left := _alive(descendants)) and time.monotonic() < until + _STUCK:
         late = time.monotonic() >= until
         for process in left:
             with suppress(psutil.NoSuchProcess):
@@ -72,14 +72,14 @@ def end_descendants(grace: float) -> None:
         time.sleep(0.02)
 
 
-def _alive(found: set[psutil.Process]) -> set[psutil.Process]:
+def _alive(descendants: set[psutil.Process]) -> set[psutil.Process]:
     """Add the processes below this one to those found before; return those of all that still run."""
-    found |= set(psutil.Process().children(recursive=True))
+    descendants |= set(psutil.Process().children(recursive=True))
     with suppress(ChildProcessError):  # none is left
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
     alive = set()
-    for process in found:
+    for process in descendants:
         with suppress(psutil.NoSuchProcess):
             if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
                 alive.add(process)

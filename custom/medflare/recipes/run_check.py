@@ -107,11 +107,11 @@ def _too_few_for_a_sum(
     refusing = {site: least for site, least in limits.items() if least > len(sites)}
     required = Quorum.of_round(settings.min_responses, len(sites), None, protection.min_sites).required
     if len(sites) - len(refusing) < max(2, required):
-        told = ", ".join(f"{site} ({least})" for site, least in refusing.items())
+        refusals = ", ".join(f"{site} ({least})" for site, least in refusing.items())
         yield (
             f"under {protection.words} a site hides in the sum of all, and {len(sites)} sites are fewer than "
-            f"these want: {told}. Let more sites take part, or lower policy.min_sites in their site.yaml; "
-            "with two sites, each can compute the other's update from the sum."
+            f"these want: {refusals}. Let more sites take part, or lower policy.min_sites in their "
+            "site.yaml; with two sites, each can compute the other's update from the sum."
         )
 
 

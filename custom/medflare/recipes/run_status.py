@@ -49,8 +49,8 @@ def statuses(folder: Path) -> list[RunStatus]:
     Raises:
         DataError: there is no such folder, or no run in it.
     """
-    own = stored_run(folder.resolve()) if folder.is_dir() else None
-    runs = [own] if own else find_runs(folder)
+    run = stored_run(folder.resolve()) if folder.is_dir() else None
+    runs = [run] if run else find_runs(folder)
     if not runs:
         raise DataError(f"{folder}: holds no run. Name a run's workspace, or a folder that holds runs.")
     return [status_of(run) for run in [run for run in runs if run.live] or runs[:1]]

@@ -107,16 +107,16 @@ def _guarded(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[byt
     """Run a command under the guard; every process that came of it has ended when the context is left."""
     env = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
     env.setdefault("OMP_NUM_THREADS", "1")
-    theirs, ours = os.pipe()  # ours closes with this process, however that ends
+    child_end, parent_end = os.pipe()  # the parent end closes with this process, however that ends
     try:
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [*GUARD, str(theirs), *command],
+                [*GUARD, str(child_end), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 env=env,
-                pass_fds=(theirs,),
+                pass_fds=(child_end,),
                 start_new_session=True,
             )
         try:
@@ -125,8 +125,8 @@ def _guarded(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[byt
             process.terminate()
             process.wait()
     finally:
-        os.close(theirs)
-        os.close(ours)
+        os.close(child_end)
+        os.close(parent_end)
 
 
 def _forward_events(follower: Follower, on_event: Callable[[dict[str, Any]], None] | None) -> bool:

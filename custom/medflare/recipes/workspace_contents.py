@@ -25,13 +25,13 @@ def require_free(workspace: Path, overwrite: bool) -> None:
     """
     if not workspace.is_dir():
         return
-    found = sorted(path.name for path in workspace.iterdir() if path.name not in KEPT)
-    if not found:
+    others = sorted(path.name for path in workspace.iterdir() if path.name not in KEPT)
+    if not others:
         return
     if not (workspace / SERVER_FOLDER).is_dir():
-        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+        more = f" and {len(others) - 3} more" if len(others) > 3 else ""
         raise ConfigError(
-            f"{workspace}: is not empty and no run's folder: it holds {', '.join(found[:3])}{more}, which "
+            f"{workspace}: is not empty and no run's folder: it holds {', '.join(others[:3])}{more}, which "
             "the simulator would delete. Name another folder with --workspace, or delete them yourself."
         )
     if not overwrite:

@@ -32,12 +32,12 @@ class LockHolder:
     host: str = ""
 
     @property
-    def here(self) -> bool:
+    def on_this_machine(self) -> bool:
         """Whether it is, or was, a process of this machine."""
         return self.host == socket.gethostname()
 
     def __str__(self) -> str:
-        where = f" on {self.host}" if self.host and not self.here else ""
+        where = f" on {self.host}" if self.host and not self.on_this_machine else ""
         return f"process {self.pid or 'unknown'}{where}"
 
 
@@ -75,9 +75,9 @@ def holder(workspace: Path) -> LockHolder:
         return LockHolder()
     with os.fdopen(descriptor, encoding="utf-8", errors="replace") as file:
         try:
-            found = json.loads(file.read(1000))
+            held = json.loads(file.read(1000))
         except ValueError:
             return LockHolder()
-    if not isinstance(found, dict) or not isinstance(found.get("pid"), int):
-        return LockHolder(found) if isinstance(found, int) else LockHolder()  # 0.1.0 wrote the number alone
-    return LockHolder(found["pid"], str(found.get("host", ""))[:255])
+    if not isinstance(held, dict) or not isinstance(held.get("pid"), int):
+        return LockHolder(held) if isinstance(held, int) else LockHolder()  # 0.1.0 wrote the number alone
+    return LockHolder(held["pid"], str(held.get("host", ""))[:255])

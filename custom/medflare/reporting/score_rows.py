@@ -136,11 +136,11 @@ def best_rows(rows: Sequence[ScoreRow], metric: str) -> set[int]:
     """Return the places of the rows that are best on their site and split; none where a row is alone."""
     best: set[int] = set()
     for site, split in {(row.site, row.split) for row in rows}:
-        here = [i for i, r in enumerate(rows) if (r.site, r.split) == (site, split) and metric in r.metrics]
-        if len(here) > 1:
+        group = [i for i, r in enumerate(rows) if (r.site, r.split) == (site, split) and metric in r.metrics]
+        if len(group) > 1:
             best_of = min if metric in LESS_IS_BETTER else max
-            top = best_of(rows[i].metrics[metric].value for i in here)
-            best |= {i for i in here if rows[i].metrics[metric].value == top}
+            top = best_of(rows[i].metrics[metric].value for i in group)
+            best |= {i for i in group if rows[i].metrics[metric].value == top}
     return best
 
 

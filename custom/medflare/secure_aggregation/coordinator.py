@@ -205,10 +205,10 @@ class Coordinator:
 
     def _close(self, phase: str, present: Iterable[str], what: str) -> None:
         """End a phase the first time its outcome is read; TooFewSites below the threshold."""
-        here = PHASES.index(phase)
-        if self._phase < here:
+        current = PHASES.index(phase)
+        if self._phase < current:
             self._enter(phase)
-        if self._phase == here:
+        if self._phase == current:
             if len(set(present)) < self.parameters.threshold:
                 raise too_few(phase, present, self.parameters.sites, self.parameters.threshold, what)
             self._phase += 1

@@ -154,12 +154,12 @@ def check_alike(server: Keys, sites: Mapping[str, Mapping[str, Any]]) -> None:
     `sites`: site -> its `Keys.facts()`. Raises ConfigError with each site whose parameters differ from the
     server's or whose key differs from the one that most sites hold.
     """
-    here, keys = server.facts(), [str(facts.get("key")) for facts in sites.values()]
+    at_server, keys = server.facts(), [str(facts.get("key")) for facts in sites.values()]
     common = max(sorted(set(keys)), key=keys.count, default="")
     wrong = [
         f"'{site}' has {facts.get('scheme')} {facts.get('degree')} {facts.get('modulus_bits')}"
         for site, facts in sorted(sites.items())
-        if facts.get("parameters") != here["parameters"]
+        if facts.get("parameters") != at_server["parameters"]
     ]
     wrong += [
         f"'{site}' holds the key {facts.get('key')}, most sites {common}"
@@ -168,7 +168,7 @@ def check_alike(server: Keys, sites: Mapping[str, Mapping[str, Any]]) -> None:
     ]
     if wrong:
         raise ConfigError(
-            f"startup kits of different provisions meet: {'; '.join(wrong)}. The server has {here['scheme']} "
-            f"{here['degree']} {here['modulus_bits']}. Each provision makes a new key: put {SITE_FILE} and "
-            f"{SERVER_FILE} of one provision everywhere."
+            f"startup kits of different provisions meet: {'; '.join(wrong)}. The server has "
+            f"{at_server['scheme']} {at_server['degree']} {at_server['modulus_bits']}. Each provision makes "
+            f"a new key: put {SITE_FILE} and {SERVER_FILE} of one provision everywhere."
         )

@@ -71,20 +71,20 @@ class Identity:
         Raises ConfigError that names the file when one is missing, unreadable or not PEM, when key and
         certificate do not belong together, and when the certificate is not valid now under rootCA.pem.
         """
-        kind = next((kind for kind in _NAMES if (startup / f"{kind}.crt").is_file()), None)
-        if kind is None:
+        role = next((role for role in _NAMES if (startup / f"{role}.crt").is_file()), None)
+        if role is None:
             raise ConfigError(
                 f"{startup}: there is no client.crt (or server.crt). Expected the startup folder of this "
                 "participant's kit; ask the coordinating centre for the kit if it was never delivered."
             )
-        chain = read_certificates(startup / f"{kind}.crt")
+        chain = read_certificates(startup / f"{role}.crt")
         root = read_certificates(startup / "rootCA.pem")[0]
-        credentials = _Credentials(chain, _read_key(startup / f"{kind}.key", chain[0]), root)
+        credentials = _Credentials(chain, _read_key(startup / f"{role}.key", chain[0]), root)
         name = common_name(chain[0])
         problem = check_certificate(chain, root, name, clock())
         if problem:
             raise ConfigError(
-                f"{startup / f'{kind}.crt'}: {problem}. Ask the coordinating centre for a new kit."
+                f"{startup / f'{role}.crt'}: {problem}. Ask the coordinating centre for a new kit."
             )
         return cls(name, credentials, clock)
 

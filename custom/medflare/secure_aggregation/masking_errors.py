@@ -45,10 +45,10 @@ class BrokenProtocol(MaskingError):  # noqa: N818
 
 def too_few(phase: str, present: Iterable[str], sites: Iterable[str], needed: int, what: str) -> TooFewSites:
     """Return the error that says how many sites did `what`, how many are needed, and which are missing."""
-    here, everyone = set(present), set(sites)
-    missing = sorted(everyone - here)
+    answered, everyone = set(present), set(sites)
+    missing = sorted(everyone - answered)
     return TooFewSites(
-        f"secure aggregation, {phase}: {len(here)} of {len(everyone)} sites {what}, {needed} are needed; "
+        f"secure aggregation, {phase}: {len(answered)} of {len(everyone)} sites {what}, {needed} are needed; "
         f"missing: {', '.join(missing) or 'none'}. The round is given up and the state stays as it was.",
         phase=phase,
         sites=missing,

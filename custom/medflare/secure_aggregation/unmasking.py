@@ -59,10 +59,10 @@ def unmask(
     plus: list[key_agreement.MaskKeys] = []
     # a survivor's mask with a site that dropped out has no counterpart: its sign depends on the order of
     # names
-    for gone, pair in dropped.items():
+    for absent, pair in dropped.items():
         for site in seeds:
-            keys = key_agreement.pair_mask_keys(pair.agree(mask_keys[site]), parameters.digest, site, gone)
-            (minus if site < gone else plus).append(keys)
+            keys = key_agreement.pair_mask_keys(pair.agree(mask_keys[site]), parameters.digest, site, absent)
+            (minus if site < absent else plus).append(keys)
     for place, vector in enumerate((total.narrow, total.wide)):
         keystream.apply(vector, [keys[place] for keys in plus], [keys[place] for keys in minus])
 

@@ -36,8 +36,8 @@ class ImportanceSelector(ProbabilitySelector):
     def probabilities(
         self, round_number: int, shares: Mapping[str, float], known: SiteStatistics
     ) -> Mapping[str, float]:
-        seen = [known.norms[site] for site in shares if known.norms.get(site, 0) > 0]
-        typical = float(np.mean(seen)) if seen else 1.0
+        norms = [known.norms[site] for site in shares if known.norms.get(site, 0) > 0]
+        typical = float(np.mean(norms)) if norms else 1.0
         wanted = {site: d * (known.norms.get(site) or typical) for site, d in shares.items()}
         total = sum(wanted.values())
         return {s: self.floor * d + (1 - self.floor) * wanted[s] / total for s, d in shares.items()}

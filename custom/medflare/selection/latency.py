@@ -18,7 +18,7 @@ QUANTILES = (0.5, 0.9)
 
 
 @dataclass(slots=True)
-class _Seen:
+class _History:
     """Of one site: exponential means, and the last observations."""
 
     compute: float
@@ -46,31 +46,31 @@ class Latencies:
         if faults:
             raise ConfigError("latencies: " + "; ".join(faults) + ".")
         self.smoothing, self.quantile, self.window = smoothing, quantile, window
-        self._seen: dict[str, _Seen] = {}
+        self._histories: dict[str, _History] = {}
 
     def observe(self, site: str, timing: Timing) -> None:
         """Take the seconds of a round; ValueError for numbers that cannot be seconds."""
         if not all(math.isfinite(part) and part >= 0 for part in timing) or timing.total <= 0:
             raise ValueError(f"timing of '{site}' is {tuple(timing)}; expected 0 s or more, not both 0.")
-        seen = self._seen.get(site)
-        if seen is None:
-            self._seen[site] = _Seen(timing.compute, timing.transfer, [timing])
+        history = self._histories.get(site)
+        if history is None:
+            self._histories[site] = _History(timing.compute, timing.transfer, [timing])
             return
-        seen.compute += self.smoothing * (timing.compute - seen.compute)
-        seen.transfer += self.smoothing * (timing.transfer - seen.transfer)
-        seen.recent = [*seen.recent, timing][-self.window :]
+        history.compute += self.smoothing * (timing.compute - history.compute)
+        history.transfer += self.smoothing * (timing.transfer - history.transfer)
+        history.recent = [*history.recent, timing][-self.window :]
 
     def report_timeout(self, site: str, waited: float) -> None:
         """Count a site without an answer in `waited` seconds as computing for at least that long."""
-        known = self._seen.get(site)
+        known = self._histories.get(site)
         transfer = min(known.transfer if known else 0.0, waited)
         compute = max(waited - transfer, known.compute if known else 0.0)
         self.observe(site, Timing(compute, transfer))
 
     def parts(self, site: str) -> Timing | None:
         """Return the exponential means of a site; None if it was never observed."""
-        seen = self._seen.get(site)
-        return Timing(seen.compute, seen.transfer) if seen else None
+        history = self._histories.get(site)
+        return Timing(history.compute, history.transfer) if history else None
 
     def estimates(self, sites: Iterable[str]) -> dict[str, float]:
         """Return t_i of each site, seconds; the median of the known ones for a site that was never observed.
@@ -78,22 +78,22 @@ class Latencies:
         Before anything was seen all are 1, which makes DDCS draw by data.
         """
         wanted = sorted(sites)
-        known = {site: self._estimate(self._seen[site]) for site in wanted if site in self._seen}
+        known = {site: self._estimate(self._histories[site]) for site in wanted if site in self._histories}
         typical = median(known.values()) if known else 1.0
         return {site: known.get(site, typical) for site in wanted}
 
-    def _estimate(self, seen: _Seen) -> float:
+    def _estimate(self, history: _History) -> float:
         if self.quantile is None:
-            return seen.compute + seen.transfer
-        return float(np.quantile([timing.total for timing in seen.recent], self.quantile))
+            return history.compute + history.transfer
+        return float(np.quantile([timing.total for timing in history.recent], self.quantile))
 
     def report(self) -> dict[str, dict[str, float]]:
         """Return site -> means and quantiles of both parts, seconds, for a run's record."""
         reports: dict[str, dict[str, float]] = {}
-        for site, seen in sorted(self._seen.items()):
-            reports[site] = {"compute": seen.compute, "transfer": seen.transfer}
+        for site, history in sorted(self._histories.items()):
+            reports[site] = {"compute": history.compute, "transfer": history.transfer}
             for name in ("compute", "transfer"):
-                values = [getattr(timing, name) for timing in seen.recent]
+                values = [getattr(timing, name) for timing in history.recent]
                 reports[site] |= {f"{name}_q{100 * q:g}": float(np.quantile(values, q)) for q in QUANTILES}
         return reports
 
@@ -101,15 +101,15 @@ class Latencies:
         """Return the means and observations as JSON values."""
         return {
             site: {
-                "compute": seen.compute,
-                "transfer": seen.transfer,
-                "recent": [list(t) for t in seen.recent],
+                "compute": history.compute,
+                "transfer": history.transfer,
+                "recent": [list(t) for t in history.recent],
             }
-            for site, seen in self._seen.items()
+            for site, history in self._histories.items()
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._seen = {
-            site: _Seen(kept["compute"], kept["transfer"], [Timing(*timing) for timing in kept["recent"]])
+        self._histories = {
+            site: _History(kept["compute"], kept["transfer"], [Timing(*timing) for timing in kept["recent"]])
             for site, kept in state.items()
         }

@@ -151,11 +151,11 @@ class DdcsSelector(ProbabilitySelector):
         While some site was never observed they are the present ones, because a typical latency only stands in
         for its own; the first round in which all were observed then counts for the rest of its period.
         """
-        seen = all(latencies.parts(site) is not None for site in sites)
-        if self.planned_for != period or not seen:
+        all_timed = all(latencies.parts(site) is not None for site in sites)
+        if self.planned_for != period or not all_timed:
             self.times = {}
         self.times = {**latencies.estimates(sites), **self.times}
-        self.planned_for = period if seen else UNPLANNED
+        self.planned_for = period if all_timed else UNPLANNED
 
     def report_timeout(self) -> None:
         """Plan anew at once: a broken site would keep the probability of a fast one."""

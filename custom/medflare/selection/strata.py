@@ -34,8 +34,11 @@ def clusters_of(sites: Sequence[str], distances: Matrix | None, most: int) -> li
     if distances is None or len(sites) < 2 or most < 2:
         return [list(sites)]
     tree = linkage(squareform((distances + distances.T) / 2, checks=False), method="average")
-    found = fcluster(tree, t=most, criterion="maxclust")
-    return [[s for s, own in zip(sites, found, strict=True) if own == label] for label in sorted(set(found))]
+    labels = fcluster(tree, t=most, criterion="maxclust")
+    return [
+        [s for s, of_site in zip(sites, labels, strict=True) if of_site == label]
+        for label in sorted(set(labels))
+    ]
 
 
 def fill_urns(
@@ -51,7 +54,7 @@ def fill_urns(
         shares: d_i; they sum to 1.
     """
     masses = {site: draws * share for site, share in shares.items()}
-    ordered = sorted(clusters, key=lambda own: (-sum(masses[site] for site in own), sorted(own)))
+    ordered = sorted(clusters, key=lambda cluster: (-sum(masses[site] for site in cluster), sorted(cluster)))
     urns: list[dict[str, float]] = [{}]
     room = 1.0
     for site in (site for cluster in ordered for site in cluster):
@@ -95,8 +98,8 @@ class StratifiedSelector(Selector):
                 "a sum needs to hide them. Use rule 'ddcs' or 'uniform_selection' under a protection."
             )
         sites, times = sorted(shares), known.latencies.estimates(shares)
-        found = clusters_of(sites, known.distances(sites), min(self.clusters or self.draws, len(sites)))
-        self.strata = [sorted(own, key=lambda site: (times[site], site)) for own in found]
+        clusters = clusters_of(sites, known.distances(sites), min(self.clusters or self.draws, len(sites)))
+        self.strata = [sorted(cluster, key=lambda site: (times[site], site)) for cluster in clusters]
         counts = Counter[str]()
         for urn in fill_urns(shares, self.strata, self.draws):
             names = list(urn)

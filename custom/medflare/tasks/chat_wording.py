@@ -27,7 +27,7 @@ def chat_wording(turn: ChatTurn, *, full: bool = False) -> dict[str, Any]:
     """
     ner = prompts.DEFAULT_NER.removesuffix(prompts.ANSWER) if full else SHORT_NER
     re = prompts.DEFAULT_RE.removesuffix(prompts.ANSWER) if full else SHORT_RE
-    questions = {kind: text.removesuffix("\nAnswer:") for kind, text in answerer.WORDING.items()}
+    questions = {name: text.removesuffix("\nAnswer:") for name, text in answerer.WORDING.items()}
     summary = "Write the impression of these findings.\n\n{source}"
     return {
         "template": {
@@ -36,6 +36,6 @@ def chat_wording(turn: ChatTurn, *, full: bool = False) -> dict[str, Any]:
             "instruction": f" {FINDINGS}{turn.after}",
         },
         "extraction": {"ner": turn.around(ner), "re": turn.around(re)},
-        answerer.TASK: {kind: turn.around(text) for kind, text in questions.items()},
+        answerer.TASK: {name: turn.around(text) for name, text in questions.items()},
         summariser.TASK: {summariser.KIND: turn.around(summary)},
     }

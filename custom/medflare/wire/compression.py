@@ -62,21 +62,21 @@ CODECS: dict[str, Codec] = {
     "int8": Codec(plain=torch.bfloat16, bits=8),
     "int4": Codec(plain=torch.bfloat16, bits=4),
 }
-"""Kind -> codec; a job names kinds as `uplink` and `downlink`."""
+"""Name -> codec; a job names codecs as `uplink` and `downlink`."""
 
 
-def initial_kind(uplink: Uplink) -> Uplink:
+def initial_codec(uplink: Uplink) -> Uplink:
     """Return the codec of a run's first values: at least bf16, as no feedback corrects their rounding."""
     return uplink if CODECS[uplink].bits is None else "bfloat16"
 
 
-def _travels_lossy(name: str, kind: torch.dtype) -> bool:
-    return kind.is_floating_point and not name.startswith((SUM_PREFIX, TOTAL_PREFIX))
+def _travels_lossy(name: str, dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point and not name.startswith((SUM_PREFIX, TOTAL_PREFIX))
 
 
-def compress(state: Mapping[str, Tensor], kind: str) -> State:
+def compress(state: Mapping[str, Tensor], codec_name: str) -> State:
     """Return contiguous CPU copies in the wire format; sums, totals and integers as they are."""
-    codec, out = CODECS[kind], State()
+    codec, out = CODECS[codec_name], State()
     for name, value in state.items():
         value = value.detach().cpu()
         if not _travels_lossy(name, value.dtype):
@@ -85,7 +85,7 @@ def compress(state: Mapping[str, Tensor], kind: str) -> State:
             out[name] = value.to(codec.plain, copy=True, memory_format=torch.contiguous_format)
         else:
             shape = "x".join(str(size) for size in value.shape)
-            out[f"{kind}:{shape}:{name}"], out[SCALE + name] = quantise(value, codec.bits)
+            out[f"{codec_name}:{shape}:{name}"], out[SCALE + name] = quantise(value, codec.bits)
     return out
 
 
@@ -100,31 +100,33 @@ def decompress(state: Mapping[str, Tensor]) -> State:
         match = PACKED.fullmatch(key)
         if match is None:
             continue
-        kind, sizes, name = match.groups()
+        codec_name, sizes, name = match.groups()
         if name in out or name in state:
-            raise UpdateError(f"'{name}' is there twice, once as {kind}.")
+            raise UpdateError(f"'{name}' is there twice, once as {codec_name}.")
         shape = tuple(int(size) for size in sizes.split("x"))
-        _check_packed(name, kind, shape, value, state.get(SCALE + name))
-        out[name] = dequantise(value, state[SCALE + name], shape, 8 if kind == "int8" else 4)
+        _check_packed(name, codec_name, shape, value, state.get(SCALE + name))
+        out[name] = dequantise(value, state[SCALE + name], shape, 8 if codec_name == "int8" else 4)
         used |= {key, SCALE + name}
     return {**{key: value for key, value in state.items() if key not in used}, **out}
 
 
-def _check_packed(name: str, kind: str, shape: tuple[int, ...], codes: Tensor, scales: Tensor | None) -> None:
+def _check_packed(
+    name: str, codec_name: str, shape: tuple[int, ...], codes: Tensor, scales: Tensor | None
+) -> None:
     """UpdateError unless codes and scales can be those of a tensor of this shape."""
-    count, bits = math.prod(shape), 8 if kind == "int8" else 4
+    count, bits = math.prod(shape), 8 if codec_name == "int8" else 4
     wanted, blocks = math.ceil(count * bits / 8), math.ceil(count / BLOCK)
     dtype = torch.int8 if bits == 8 else torch.uint8
     if codes.dtype != dtype or tuple(codes.shape) != (wanted,):
         raise UpdateError(
-            f"'{name}' came as {codes.dtype} codes of shape {tuple(codes.shape)}; {kind} of shape {shape} "
-            f"needs {dtype} of shape ({wanted},)."
+            f"'{name}' came as {codes.dtype} codes of shape {tuple(codes.shape)}; {codec_name} of shape "
+            f"{shape} needs {dtype} of shape ({wanted},)."
         )
     if scales is None:
-        raise UpdateError(f"'{name}' came as {kind} without its scales.")
+        raise UpdateError(f"'{name}' came as {codec_name} without its scales.")
     if scales.dtype != torch.bfloat16 or tuple(scales.shape) != (blocks,):
         raise UpdateError(
-            f"'{name}' came with {scales.dtype} scales of shape {tuple(scales.shape)}; {kind} of shape "
+            f"'{name}' came with {scales.dtype} scales of shape {tuple(scales.shape)}; {codec_name} of shape "
             f"{shape} needs torch.bfloat16 of shape ({blocks},)."
         )
     if not (torch.isfinite(scales) & (scales >= 0)).all():
@@ -165,9 +167,9 @@ def _rounded_up(values: Tensor) -> Tensor:
     return torch.where(near.float() < values, above, near)
 
 
-def message_bytes(spec: SharedSpec, kind: str) -> int:
+def message_bytes(spec: SharedSpec, codec_name: str) -> int:
     """Return the bytes of one message with every tensor of `spec`; equals what `byte_count` finds in it."""
-    codec, total = CODECS[kind], 0
+    codec, total = CODECS[codec_name], 0
     for name, (shape, dtype) in spec.items():
         count = math.prod(shape)
         if not _travels_lossy(name, dtype):
@@ -200,18 +202,18 @@ class ErrorFeedback:
         saved = load_before(self.file, "exchange", self.exchange)
         return saved[0] if saved and saved[1]["run_id"] == self.run_id else {}
 
-    def compress(self, update: Mapping[str, Tensor], kind: str) -> State:
+    def compress(self, update: Mapping[str, Tensor], codec_name: str) -> State:
         """Return the compressed update; its quantisation error is carried over to the next one.
 
         An update that is not finite is passed on to be refused, and leaves the residual as it was.
         """
-        if CODECS[kind].bits is None:
-            return compress(update, kind)
+        if CODECS[codec_name].bits is None:
+            return compress(update, codec_name)
         before = self.residual()
         lossy = [name for name, value in update.items() if _travels_lossy(name, value.dtype)]
         values = {name: update[name].detach().cpu().float() for name in lossy}
         values = {name: value + before[name] if name in before else value for name, value in values.items()}
-        sent = compress({**update, **values}, kind)
+        sent = compress({**update, **values}, codec_name)
         if all(torch.isfinite(value).all() for value in values.values()):
             received = decompress(sent)
             residual = {name: value - received[name].float() for name, value in values.items()}

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from medflare.core.tensors import squares
-from medflare.wire.compression import Uplink, compress, initial_kind
+from medflare.wire.compression import Uplink, compress, initial_codec
 from medflare.wire.digest import state_digest
 
 FACT = "first_values"
@@ -40,6 +40,6 @@ def describe_values(state: Mapping[str, Tensor], uplink: Uplink) -> dict[str, di
     """
     out: dict[str, dict[str, str | float]] = {}
     for name, value in state.items():
-        (travels,) = compress({name: value}, initial_kind(uplink)).values()
+        (travels,) = compress({name: value}, initial_codec(uplink)).values()
         out[name] = {SHA256: tensor_digest(name, travels), NORM: tensor_norm(travels)}
     return out

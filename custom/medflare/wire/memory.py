@@ -17,13 +17,13 @@ _MINE = Path("/proc/self/cgroup")
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error, or one that caused it, says that there is too little memory."""
-    found = (
+    out_of_memory = (
         isinstance(error, MemoryError)
         or type(error).__name__ in _CLASSES
         or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
         or (isinstance(error, RuntimeError) and any(text in str(error) for text in _TEXTS))
     )
-    return found or (error.__cause__ is not None and is_out_of_memory(error.__cause__))
+    return out_of_memory or (error.__cause__ is not None and is_out_of_memory(error.__cause__))
 
 
 def oom_kills() -> int:

@@ -276,8 +276,8 @@ class WorkerSession:
         plan, split = self._plan(request, {}), str(request.options["split"])
         metrics = self.learner.evaluate(split, plan)
         if "folder" in request.options:
-            own = {"round": plan.round, "split": split, "examples": metrics.examples, "metrics": metrics}
-            _append_line(Path(str(request.options["folder"])) / MEASURED, own)
+            line = {"round": plan.round, "split": split, "examples": metrics.examples, "metrics": metrics}
+            _append_line(Path(str(request.options["folder"])) / MEASURED, line)
         return TaskResult({"metrics": dict(metrics), COUNTED: metrics.examples}, {})
 
     def finish(self, request: TaskRequest) -> TaskResult:

@@ -78,18 +78,18 @@ class ProcessWorker(Worker):
 
     def _start(self) -> None:
         self._oom_kills = oom_kills()
-        self._channel, theirs = socket.socketpair()
+        self._channel, child_end = socket.socketpair()
         threads = str(self.threads)
         settings = {"OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false"}
         env = {**os.environ, **settings, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
-        with theirs, (self.scratch / "worker.log").open("ab") as log:
+        with child_end, (self.scratch / "worker.log").open("ab") as log:
             # A session of its own, so that close() ends whatever the learner has started.
             self.process = subprocess.Popen(
-                [*self.command, str(theirs.fileno())],
+                [*self.command, str(child_end.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                pass_fds=(theirs.fileno(),),
+                pass_fds=(child_end.fileno(),),
                 env=env,
                 start_new_session=True,
             )
@@ -101,7 +101,7 @@ class ProcessWorker(Worker):
             self._start()
         self._number += 1
         request_file, reply_file = (
-            self.scratch / f"{way}-{self._number}.safetensors" for way in ("to", "from")
+            self.scratch / f"{direction}-{self._number}.safetensors" for direction in ("to", "from")
         )
         try:
             if request.tensors:

@@ -19,7 +19,7 @@ from medflare.wire.compression import (
     ErrorFeedback,
     compress,
     decompress,
-    initial_kind,
+    initial_codec,
     message_bytes,
 )
 from medflare.wire.digest import byte_count
@@ -273,7 +273,7 @@ def test_only_what_is_not_quantised_can_be_summed_before_it_is_read() -> None:
 
 
 def test_first_values_never_travel_below_bf16() -> None:
-    assert {kind: initial_kind(kind) for kind in CODECS} == {
+    assert {kind: initial_codec(kind) for kind in CODECS} == {
         "float32": "float32",
         "bfloat16": "bfloat16",
         "int8": "bfloat16",

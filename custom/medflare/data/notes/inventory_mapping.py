@@ -68,7 +68,7 @@ def _inventory_links(
 ) -> Iterator[Relation]:
     """Yield the links from a head to a modifier it may have, turned where the corpus links the other way."""
     types = {entity.entity_id: entity.label for entity in entities}
-    seen: set[tuple[str, str]] = set()
+    pairs: set[tuple[str, str]] = set()
     for relation in note.relations:
         counts.source_relations[relation.label] += 1
         left_out = relation.label in mapping and mapping[relation.label] is None
@@ -76,10 +76,10 @@ def _inventory_links(
         fitting = [link for link in (relation, turned) if _in_inventory(link, types)]
         if left_out or not fitting:
             counts.relations_outside[relation.label] += 1
-        elif (ends := (fitting[0].head, fitting[0].tail)) in seen:
+        elif (ends := (fitting[0].head, fitting[0].tail)) in pairs:
             counts.relations_repeated[relation.label] += 1
         else:
-            seen.add(ends)
+            pairs.add(ends)
             yield fitting[0]
 
 

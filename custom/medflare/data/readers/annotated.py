@@ -91,11 +91,11 @@ def check_surface(name: str, spans: Sequence[Span], text: str, written: str, whe
 
 def check_ids(names: Iterable[str], where: str) -> None:
     """Raise RecordError where two annotations of a note have one id."""
-    seen: set[str] = set()
+    ids_so_far: set[str] = set()
     for name in names:
-        if name in seen:
+        if name in ids_so_far:
             raise RecordError("duplicated id", f"{where}: {name} is the id of two annotations")
-        seen.add(name)
+        ids_so_far.add(name)
 
 
 def check_ends(relation: Relation, known: Collection[str], where: str) -> None:

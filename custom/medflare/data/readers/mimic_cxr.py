@@ -79,8 +79,8 @@ def _persons(config: CohortConfig) -> PatientsTable:
     return PatientsTable()
 
 
-def _patterns(kind: str) -> tuple[str, str]:
-    return f"mimic-cxr-*-{kind}.csv", f"mimic-cxr-*-{kind}.csv.gz"
+def _patterns(table: str) -> tuple[str, str]:
+    return f"mimic-cxr-*-{table}.csv", f"mimic-cxr-*-{table}.csv.gz"
 
 
 def _metadata(config: CohortConfig) -> list[TableRow]:

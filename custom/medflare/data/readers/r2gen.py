@@ -37,18 +37,18 @@ def read(config: CohortConfig) -> SourceRecords:
     keys = list(dict.fromkeys(key for entry in entries for key in entry))
     source = SourceRecords(has_split=True)
     studies: dict[str, Study] = {}
-    seen: set[str] = set()
+    ids: set[str] = set()
     for index, entry in enumerate(select_rows(path, keys, entries, config.select)):
         name = str(entry.get("id") or f"{path.name} entry {index + 1}")
         study = _study(folder, entry, name)
-        if name in seen:
+        if name in ids:
             source.skip(f"{name} ({index + 1})", "duplicated study", "the same id appeared before")
         elif study.study_id in studies:
             first = studies[study.study_id]
             studies[study.study_id] = replace(first, images=first.images + study.images)
         else:
             studies[study.study_id] = study
-        seen.add(name)
+        ids.add(name)
     source.studies = list(studies.values())
     return source
 

@@ -180,12 +180,12 @@ class SourceTable:
             needed = required is None or name in required
             wanted = _as_list(chosen.get(name, default))
             present = [column for column in wanted if column in self.columns]
-            lacking = [column for column in wanted if column not in self.columns]
+            missing = [column for column in wanted if column not in self.columns]
             if needed and not wanted:
                 problems.append(f"'{name}' cannot be null, this format needs it")
-            elif lacking and (name in chosen or (needed and not present)):
+            elif missing and (name in chosen or (needed and not present)):
                 problems += [
-                    f"'{name}' should be column '{column}'{_near(column, self.columns)}" for column in lacking
+                    f"'{name}' should be column '{column}'{_near(column, self.columns)}" for column in missing
                 ]
             self._names[name] = present
         if problems:
@@ -200,9 +200,9 @@ class SourceTable:
 
     def check_covariates(self, names: Iterable[str]) -> None:
         """Raise DataError unless the file has the columns that the site names as covariates."""
-        if lacking := [name for name in names if name not in self.columns]:
+        if missing := [name for name in names if name not in self.columns]:
             raise DataError(
-                f"{self.path}: 'visits.covariates' names {', '.join(lacking)}. "
+                f"{self.path}: 'visits.covariates' names {', '.join(missing)}. "
                 f"Columns found: {', '.join(self.columns)}."
             )
 

@@ -99,8 +99,8 @@ def _sexes(rows: Sequence[Study], skipped: list[Skipped], counts: VisitCounts) -
 
 
 def _needed(rows: Sequence[Study], config: VisitConfig, skipped: list[Skipped]) -> list[Study]:
-    lacking = [name for name in config.needs if getattr(rows[0], name) is None]
-    for name in lacking[:1]:
+    missing = [name for name in config.needs if getattr(rows[0], name) is None]
+    for name in missing[:1]:
         detail = f"no visit tells the {name}, and 'visits: needs' asks for it"
         skipped.extend(fault(study, f"no {name}", detail) for study in rows)
-    return [] if lacking else list(rows)
+    return [] if missing else list(rows)

@@ -70,14 +70,14 @@ def labels(facts: Mapping[str, Any]) -> Check:
     if facts.get("asked") or facts.get("summarised"):
         return _texts(facts)
     positive = {name: counts["positive"] for name, counts in facts["labels"].items()}
-    seen = {name: count for name, count in positive.items() if count}
-    summarised = f"{len(seen)} of {len(positive)} conditions occur: " + ", ".join(
-        f"{name} {count}" for name, count in sorted(seen.items(), key=lambda item: -item[1])[:5]
+    counted = {name: count for name, count in positive.items() if count}
+    summarised = f"{len(counted)} of {len(positive)} conditions occur: " + ", ".join(
+        f"{name} {count}" for name, count in sorted(counted.items(), key=lambda item: -item[1])[:5]
     )
-    if not seen:
+    if not counted:
         remedy = "Set 'labels' in site.yaml: source, rules or chexbert"
         return problem("labels", "no study has a positive condition", "some of the 14 conditions", remedy)
-    if len(seen) < 3:
+    if len(counted) < 3:
         remedy = "Look at 'labels' and 'columns' in site.yaml"
         return warning("labels", summarised, "more than two of the 14 conditions", remedy)
     return ok("labels", summarised)
@@ -185,13 +185,13 @@ def free_memory(device_name: str) -> tuple[int, str]:
 
 def disk(folders: Sequence[Path]) -> list[Check]:
     """Check the free space for logs, states and caches; one check for each file system."""
-    checks, seen = [], set()
+    checks, devices = [], set()
     for folder in folders:
-        there = next(path for path in (folder, *folder.parents) if path.exists())
-        if there.stat().st_dev in seen:
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
+        if existing.stat().st_dev in devices:
             continue
-        seen.add(there.stat().st_dev)
-        checks.append(_room(there))
+        devices.add(existing.stat().st_dev)
+        checks.append(_room(existing))
     return checks
 
 

@@ -117,14 +117,14 @@ class Channel:
             round_number: whose unavailable sites belong into the message.
         """
         accepted = len(outcome.facts)
-        lacking = sorted(set(mandatory) - set(outcome.facts))
-        if accepted >= required and not lacking:
+        missing = sorted(set(mandatory) - set(outcome.facts))
+        if accepted >= required and not missing:
             return
         if self.abort.triggered:
             raise StoppedError  # sites that noticed the abort first have already answered with a failure
         unavailable = self.roster.unavailable(round_number)
         reasons = join_reasons({**unavailable, **outcome.absent}, self.roster.sites)
-        needed = f"{required} needed" + (f", {', '.join(lacking)} among them" if lacking else "")
+        needed = f"{required} needed" + (f", {', '.join(missing)} among them" if missing else "")
         raise TooFewError(f"{what}: {accepted} accepted, {needed}. {reasons}", outcome)
 
     def _request(

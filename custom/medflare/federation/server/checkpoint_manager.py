@@ -108,8 +108,8 @@ class CheckpointManager:
                     if all(math.isfinite(x) for x in (estimate.value, *(estimate.interval or ())))
                 }
                 beside = Path("../..") / site / self.folder.name / "result" / (evaluation.predictions or "-")
-                here = evaluation.predictions is not None and (self.folder / beside).is_file()
-                evaluation.predictions = str(beside) if here else None
+                has_file = evaluation.predictions is not None and (self.folder / beside).is_file()
+                evaluation.predictions = str(beside) if has_file else None
                 self.recorder.record.evaluations.append(evaluation)
             written = Path("../..") / site / self.folder.name / "result" / FINAL
             if not self.readable and (self.folder / written).is_dir():

@@ -68,8 +68,8 @@ def restore(run: Run, saved: SavedRun) -> None:
     """
     state, values = saved.state, saved.values
     _check_declarations(run, values.declared)
-    own = run.protection.load_state(values.protection, state.shared)
-    run.model = GlobalModel(tensors=own, totals=state.totals, summed=values.summed)
+    shared = run.protection.load_state(values.protection, state.shared)
+    run.model = GlobalModel(tensors=shared, totals=state.totals, summed=values.summed)
     run.rule.load_state_dict(state.rule)
     run.agreed_hints = RoundHints.from_json(values.agreed_hints)
     run.checkpoints.writer.export |= run.agreed_hints.to_json()

@@ -148,6 +148,6 @@ class RunRecorder:
 def add_traffic(entry: RoundRecord, traffic: Mapping[str, Traffic]) -> None:
     """Add an exchange's bytes to a round's."""
     for site, more in traffic.items():
-        here = entry.traffic.setdefault(site, Traffic())
-        here.sent += more.sent
-        here.received += more.received
+        total = entry.traffic.setdefault(site, Traffic())
+        total.sent += more.sent
+        total.received += more.received

@@ -73,25 +73,25 @@ class Scorer:
         worker: one whose `WorkerConfig` is the server's own.
         deadline: seconds a score may take.
         aborted: whether the job was stopped.
-        tell: called with "scored" and the facts of each score.
+        report_event: called with "scored" and the facts of each score.
     """
 
     def __init__(
-        self, worker: Worker, deadline: float, aborted: Callable[[], bool], tell: Callable[..., None]
+        self, worker: Worker, deadline: float, aborted: Callable[[], bool], report_event: Callable[..., None]
     ) -> None:
-        self.worker, self.deadline, self.aborted, self.tell = worker, deadline, aborted, tell
+        self.worker, self.deadline, self.aborted, self.report_event = worker, deadline, aborted, report_event
         self.plan = RoundPlan(round=0, rounds=1)
 
     def prepare(self, facts: Mapping[str, Mapping[str, Any]], sites: Sequence[str]) -> None:
         """Load model and data; RunError if they do not fit what the sites declared, or there are none."""
         work = TaskRequest(task="prepare", plan={}, options={"sites": len(sites)})
         try:
-            own = self.worker.run_task(work, self.deadline, self.aborted).facts
+            declared = self.worker.run_task(work, self.deadline, self.aborted).facts
         except TaskError as error:
             text = str(error).replace("at the site", "in the folder `scorer` of the server's run")
             raise RunError(f"the server cannot score updates: {text}") from error
-        agree({**facts, SERVER: own}, [*sites, SERVER])
-        if description_of(own, SERVER).examples.get(SPLIT, 0) < 1:
+        agree({**facts, SERVER: declared}, [*sites, SERVER])
+        if description_of(declared, SERVER).examples.get(SPLIT, 0) < 1:
             raise RunError(
                 f"the server's site.yaml names no record of the split '{SPLIT}'. Records without a split of "
                 f"their own all count there; where the source has a split column, write '{SPLIT}' into it."
@@ -110,7 +110,7 @@ class Scorer:
         if not math.isfinite(loss):
             raise UpdateError(f"scored a loss of {loss} on the server's validation data, expected a number")
         seconds = round(time.monotonic() - started, 3)
-        self.tell("scored", round=self.plan.round, site=site, server_loss=loss, seconds=seconds)
+        self.report_event("scored", round=self.plan.round, site=site, server_loss=loss, seconds=seconds)
         return loss
 
     def close(self) -> None:
@@ -124,16 +124,16 @@ class CrossScorer:
     Args:
         measure: (plan, candidate) -> the metrics of every site that answered.
         examples: site -> validation examples, the weight of its word.
-        tell: called with "scored" and the facts of each score.
+        report_event: called with "scored" and the facts of each score.
     """
 
     def __init__(
         self,
         measure: Callable[[RoundPlan, State], Mapping[str, Mapping[str, float]]],
         examples: Mapping[str, int],
-        tell: Callable[..., None],
+        report_event: Callable[..., None],
     ) -> None:
-        self.measure, self.examples, self.tell = measure, examples, tell
+        self.measure, self.examples, self.report_event = measure, examples, report_event
         self.plan = RoundPlan(round=0, rounds=1)
 
     def __call__(self, site: str, state: State) -> float:
@@ -147,7 +147,7 @@ class CrossScorer:
             raise UpdateError("could not be scored: no site with validation data measured a finite loss")
         mean = sum(self.examples.get(judge, 0) * loss for judge, loss in losses.items()) / examples
         seconds = round(time.monotonic() - started, 3)
-        self.tell(
+        self.report_event(
             "scored", round=self.plan.round, site=site, cross_loss=mean, measured=losses, seconds=seconds
         )
         return mean

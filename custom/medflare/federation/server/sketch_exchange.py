@@ -103,8 +103,8 @@ class Sketches:
     def _withdraw(self, rule: NeedsSketches, absent: dict[str, str]) -> None:
         """Take out of the rule the sketches that sites no longer have, or no longer share."""
         refused = {site for site, why in absent.items() if why.startswith(REFUSED)}
-        gone, self._gone = (self._gone | refused) & set(self.held), set()
-        for site in gone:
+        withdrawn, self._gone = (self._gone | refused) & set(self.held), set()
+        for site in withdrawn:
             del self.held[site], self.texts[site]
             rule.set_sketch(site, None)
 

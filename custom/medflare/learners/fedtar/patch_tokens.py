@@ -63,11 +63,11 @@ class ComputedPatches:
         self.samples, self.model, self.rotation = samples, model, rotation
 
     def patches(self, rows: Sequence[int], generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        images, there = self.samples.images(rows)
+        images, present = self.samples.images(rows)
         size, flat = self.model.settings.encoder.image_size, images.flatten(0, 1)
         views = centre(flat, size) if generator is None else augment(flat, size, self.rotation, generator)
         tokens, _ = self.model.encode(views.to(self.model.device))
-        return tokens.unflatten(0, tuple(there.shape)), there
+        return tokens.unflatten(0, tuple(present.shape)), present
 
     def facts(self) -> dict[str, Any]:
         return {}

@@ -72,8 +72,8 @@ def visit_time_sums(samples: VisitSamples, visits: int) -> State:
         for visit in patient.visits
     ]
     sums = visit_times(times, visits)
-    told = sums[PATIENTS] >= FEWEST
-    return {name: value * told for name, value in sums.items()}
+    enough = sums[PATIENTS] >= FEWEST
+    return {name: value * enough for name, value in sums.items()}
 
 
 def skipped_visits(samples: VisitSamples, visits: int) -> dict[str, int]:

@@ -53,8 +53,8 @@ def check_disjoint(site: str, local: Iterable[Known], shared: Iterable[Known]) -
     Raises:
         DataError: naming these records; its text stays at the site.
     """
-    there = {_plain(item.text): item for item in local if item.split != "val"}
-    both = [(item, there[_plain(item.text)]) for item in shared if _plain(item.text) in there]
+    not_validated = {_plain(item.text): item for item in local if item.split != "val"}
+    both = [(item, not_validated[_plain(item.text)]) for item in shared if _plain(item.text) in not_validated]
     if not both:
         return
     listed = [f"'{one.name}' is '{other.name}' of the split {other.split}" for one, other in both[:SHOWN]]

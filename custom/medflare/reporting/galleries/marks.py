@@ -84,10 +84,10 @@ def mark_text(text: str, pairs: Sequence[MentionPair]) -> list[Stretch]:
     short_first = sorted(pairs, key=lambda pair: pair.end - pair.start)
     stretches = []
     for start, end in itertools.pairwise(borders):
-        here = [(pair, verdict) for pair in short_first if (verdict := pair.verdict_at(start, end))]
-        style = f"m {here[0][1]}" if here else ""
-        above = f" over o-{here[1][1]}" if len(here) > 1 else ""
-        title = "; within ".join(title_of(pair, text) for pair, _ in here)
+        covering = [(pair, verdict) for pair in short_first if (verdict := pair.verdict_at(start, end))]
+        style = f"m {covering[0][1]}" if covering else ""
+        above = f" over o-{covering[1][1]}" if len(covering) > 1 else ""
+        title = "; within ".join(title_of(pair, text) for pair, _ in covering)
         ends = [end_label(pair) for pair in short_first if min(pair.end, len(text)) == end]
         stretches.append(Stretch(text=text[start:end], style=style + above, title=title, ends=ends))
     return stretches

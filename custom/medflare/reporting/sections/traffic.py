@@ -20,8 +20,8 @@ def view(record: RunRecord) -> dict[str, Any] | None:
     if not names:
         return None
     sent, received = (
-        {site: [getattr(e.traffic.get(site), way, 0) for e in record.rounds] for site in names}
-        for way in ("sent", "received")
+        {site: [getattr(e.traffic.get(site), direction, 0) for e in record.rounds] for site in names}
+        for direction in ("sent", "received")
     )
     colours = {site: style for site, style in site_colours(record).items() if site in names}
     colours |= {site: "s7" for site in names if site not in colours}

@@ -78,17 +78,17 @@ def note_terms() -> TermPairs:
     """Return the diseases and drugs of the notes' lexicon with their short names, no name twice."""
     terms: dict[str, tuple[str, tuple[str, ...]]] = {}
     taken: set[str] = set()
-    for kind, names in _entries():
+    for category, names in _entries():
         free = tuple(name for name in names if name.lower() not in taken)
         if free and names[0].lower() not in taken:
-            terms[names[0]] = (kind, free)
+            terms[names[0]] = (category, free)
             taken |= {name.lower() for name in free}
     return list(terms.values())
 
 
 def _entries() -> Iterator[tuple[str, tuple[str, ...]]]:
-    for kind, table in (("disease", lexicon().diseases), ("drug", lexicon().drugs)):
+    for category, table in (("disease", lexicon().diseases), ("drug", lexicon().drugs)):
         for entries in table.values():
             for entry in entries:
                 names = entry.split(";")[0].split("=")
-                yield kind, tuple(" ".join(_MARKS.sub("", name).split()) for name in names)
+                yield category, tuple(" ".join(_MARKS.sub("", name).split()) for name in names)

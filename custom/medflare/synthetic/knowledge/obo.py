@@ -16,7 +16,9 @@ TermPairs = Sequence[tuple[str, tuple[str, ...]]]
 
 def terms_of(world: World) -> TermPairs:
     """Return every disease of the world and everything linked to one."""
-    return [(kind, term.names) for kind in ("disease", *RELATIONS) for term in world.of_kind(kind)]
+    return [
+        (category, term.names) for category in ("disease", *RELATIONS) for term in world.of_kind(category)
+    ]
 
 
 @lru_cache(maxsize=1)
@@ -31,8 +33,8 @@ def chest_terms() -> TermPairs:
 def write_vocabulary(terms: TermPairs, file: Path) -> Path:
     """Write one [Term] each, with other names as exact synonyms, and return `file`."""
     rows = ["format-version: 1.2", "ontology: medflare-synthetic", ""]
-    for number, (kind, (name, *others)) in enumerate(terms, 1):
-        rows += ["[Term]", f"id: MFW:{number:06d}", f"name: {name}", f"namespace: {kind}"]
+    for number, (category, (name, *others)) in enumerate(terms, 1):
+        rows += ["[Term]", f"id: MFW:{number:06d}", f"name: {name}", f"namespace: {category}"]
         rows += [f'synonym: "{other}" EXACT []' for other in others]
         rows.append("")
     file.write_text("\n".join(rows), encoding="utf-8", newline="\n")

@@ -68,12 +68,12 @@ def write_questions(
             with the preferred name and without a patient, alike at every hospital.
         name: prefix of the questions' ids.
     """
-    seen: Counter[Fact] = Counter()
+    uses: Counter[Fact] = Counter()
     for number, fact in enumerate(facts):
         texts_of_split = wordings().of(fact.relation, split)
         usual = habits.wordings[fact.relation] if split == "train" else range(len(texts_of_split))
-        wording = texts_of_split[usual[seen[fact] % len(usual)]]
-        seen[fact] += 1
+        wording = texts_of_split[usual[uses[fact] % len(usual)]]
+        uses[fact] += 1
         letters = ascii_uppercase[:OPTIONS]
         texts = [fact.value.name, *_wrong(world, fact, rng)]
         order = [texts[int(i)] for i in rng.permutation(len(texts))]
