@@ -4,15 +4,18 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import random
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import settings
+
+from fault_rows import fault_rows
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -33,6 +36,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("faults") or item.get_closest_marker("long"):
             item.add_marker(pytest.mark.skip(reason="one more of its kind: make test-faults"))
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Write down what a fault came to, into the file FAULTS_OUT: `python -m tools.fault_table` reads it."""
+    outcome = yield
+    report = outcome.get_result()  # type: ignore[attr-defined]
+    file = os.environ.get("FAULTS_OUT")
+    if file and report.when == "call":
+        with open(file, "a", encoding="utf-8") as lines:
+            for row in fault_rows(item, report):
+                lines.write(json.dumps(row) + "\n")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pulls the plug of everything at one write to a disk, and goes on with what is there then.
+"""Pulls the plug of everything at one moment, and goes on with what is there then.
 
-`interrupted(run, write)` lets a run die at its n-th write (a file put in its place, or forced to the disk):
-from that moment on no process of it writes anything, as after a power cut. `resumed(run)` is a new job that
-goes on with it, with new processes at the server and at all sites.
+`interrupted(run, write)` lets a run die at its n-th write (a file put in its place, or forced to the disk),
+`interrupted_in(run, owner, name, call)` at the n-th call of a function: from that moment on no process of it
+writes anything, as after a power cut. `resumed(run)` is a new job that goes on with it, with new processes at
+the server and at all sites.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -15,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from fed_harness import Federation
 
 
@@ -22,15 +25,27 @@ class PlugPulledError(BaseException):
     """No process survives this: nothing catches it."""
 
 
-@contextmanager
-def plug(run: Federation, write: int) -> Iterator[list[str]]:
-    """Pull the plug before the n-th write below the run's folder; 0 for never.
+class Plug:
+    """Of one run.
 
-    Yields:
-        The writes so far, as texts.
+    Attributes:
+        writes: so far, as texts. dead: whether it was pulled.
     """
-    writes: list[str] = []
-    lock = threading.Lock()
+
+    def __init__(self, run: Federation) -> None:
+        self.run, self.writes, self.dead = run, list[str](), False
+
+    def pull(self) -> None:
+        """Let nobody write from here on."""
+        self.dead = True
+        self.run.abort.trigger(True)
+        raise PlugPulledError
+
+
+@contextmanager
+def plug(run: Federation, write: int) -> Iterator[Plug]:
+    """Pull the plug before the n-th write below the run's folder; 0 for never."""
+    found, lock = Plug(run), threading.Lock()
     originals: dict[str, Callable[..., Any]] = {"replace": os.replace, "fsync": os.fsync}
 
     def guarded(name: str) -> Callable[..., Any]:
@@ -38,11 +53,10 @@ def plug(run: Federation, write: int) -> Iterator[list[str]]:
             place = os.readlink(f"/proc/self/fd/{first}") if name == "fsync" else os.fspath(first)
             if place.startswith(str(run.root)):
                 with lock:
-                    writes.append(f"{name} {place[len(str(run.root)) :]}")
-                    dead = write and len(writes) >= write
+                    found.writes.append(f"{name} {place[len(str(run.root)) :]}")
+                    dead = found.dead or (write and len(found.writes) >= write)
                 if dead:
-                    run.abort.trigger(True)
-                    raise PlugPulledError
+                    found.pull()
             return originals[name](first, *others, **more)
 
         return call
@@ -51,16 +65,51 @@ def plug(run: Federation, write: int) -> Iterator[list[str]]:
     try:
         threading.excepthook = lambda args: None if args.exc_type is PlugPulledError else hook(args)
         os.replace, os.fsync = guarded("replace"), guarded("fsync")
-        yield writes
+        yield found
     finally:
         os.replace, os.fsync, threading.excepthook = originals["replace"], originals["fsync"], hook
 
 
 def interrupted(run: Federation, write: int) -> bool:
     """Start a run and pull the plug at one of its writes; return whether it came so far."""
+    with plug(run, write) as pulled:
+        _run_until_dead(run)
+    return len(pulled.writes) >= write
+
+
+def interrupted_in(
+    run: Federation,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: Any,
+    name: str,
+    call: int = 1,
+    after: bool = False,
+) -> bool:
+    """Start a run and pull the plug at the n-th call of a function; return whether it came so far.
+
+    Args:
+        owner: module or class that has it. after: at its end, not at its beginning.
+    """
+    real, calls = getattr(owner, name), itertools.count(1)
+    with plug(run, 0) as pulled, monkeypatch.context() as patched:
+
+        def wrapper(*args: Any, **more: Any) -> Any:
+            number = next(calls)
+            if pulled.dead or (number == call and not after):
+                pulled.pull()
+            result = real(*args, **more)
+            if number == call:
+                pulled.pull()
+            return result
+
+        patched.setattr(owner, name, wrapper)
+        _run_until_dead(run)
+    return pulled.dead
+
+
+def _run_until_dead(run: Federation) -> None:
     try:
-        with plug(run, write) as writes:
-            run.run()
+        run.run()
     except PlugPulledError:
         pass
     finally:
@@ -68,15 +117,14 @@ def interrupted(run: Federation, write: int) -> bool:
         run.flow.store.close()
         for executor in run.executors.values():
             executor.close()
-    return len(writes) >= write
 
 
 def count_writes(run: Federation) -> list[str]:
     """Run it to its end; return its writes."""
-    with plug(run, 0) as writes:
+    with plug(run, 0) as pulled:
         record = run.run()
     assert record.status == "completed", record.reason
-    return writes
+    return pulled.writes
 
 
 def resumed(run: Federation, number: int = 2) -> Federation:
