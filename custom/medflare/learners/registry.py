@@ -18,7 +18,9 @@ from medflare.core.task import Task
 from medflare.learners.extraction.settings import METHOD as FED_MEDLORA
 from medflare.learners.fedmrg.settings import METHOD as FEDMRG
 from medflare.learners.fedtar.settings import METHOD as FEDTAR
+from medflare.learners.promptmrg.settings import METHOD as PROMPTMRG
 from medflare.learners.questions.settings import METHOD as QUESTION_ANSWERING
+from medflare.learners.r2gengpt.settings import METHOD as R2GENGPT
 from medflare.learners.summaries.settings import METHOD as SUMMARISATION
 from medflare.learners.token_classification.settings import METHOD as TOKEN_CLASSIFICATION
 from medflare.learners.transformer.settings import R2GEN, TRANSFORMER
@@ -33,8 +35,10 @@ METHODS: dict[str, Method[Any]] = {
         FEDMRG,
         FEDTAR,
         FEDVIT_GPT2,
+        PROMPTMRG,
         QUESTION_ANSWERING,
         R2GEN,
+        R2GENGPT,
         SUMMARISATION,
         TOKEN_CLASSIFICATION,
         TRANSFORMER,

@@ -22,6 +22,7 @@ from medflare.core.config import Settings
 from medflare.core.seeds import seeded
 from medflare.models.adapters.base import AdapterSettings
 from medflare.models.adapters.lora import LoraChoice, LoraSettings
+from medflare.models.adapters.none import NoAdapters
 from medflare.models.adapters.registry import PeftChoice, attach, effective_settings
 from medflare.models.backbone import Backbone, autocast
 from medflare.models.encoders import EncoderSettings, VisualEncoder
@@ -122,7 +123,11 @@ class ReportGenerator(EvaluatedModule):
             self.head = nn.Linear(self.encoder.width, len(CONDITIONS) * len(Code))
         self.prompts = nn.Parameter(self._first_prompts(seed))
         self.register_buffer("marks", self._marks(), persistent=False)
-        self.adapters: Any = attach(backbone.model, settings.adapter, adapters, seed)
+        self.adapters: Any = (
+            attach(backbone.model, settings.adapter, adapters, seed)
+            if adapters
+            else NoAdapters(backbone.model)
+        )
         self._segments = {
             name: self._ids(backbone.template[name], bos=name == "prefix")
             for name in ("prefix", "suffix", "instruction")

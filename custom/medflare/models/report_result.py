@@ -18,6 +18,7 @@ from medflare.core.errors import ConfigError
 from medflare.models.adapters.base import GENERIC
 from medflare.models.adapters.registry import settings_of_file
 from medflare.models.generators.folder import WRITERS, open_writer
+from medflare.models.generators.language_folder import LANGUAGE_WRITERS, open_language_writer
 from medflare.models.generators.writing import ReportWriter
 from medflare.models.longitudinal_folder import open_longitudinal
 from medflare.models.longitudinal_generator import FILE as VISITS_FILE
@@ -66,6 +67,9 @@ def load_generator(
     if written := next((name for name in WRITERS if (folder / f"{name}.json").is_file()), None):
         _no_own_adapter(folder, personalised)
         return open_writer(folder, written, backbone, precision, device)
+    if written := next((name for name in LANGUAGE_WRITERS if (folder / f"{name}.json").is_file()), None):
+        _no_own_adapter(folder, personalised)
+        return open_language_writer(folder, written, backbone, precision, device)
     described = folder / "report_generator.json"
     facts = read_json(described)
     settings = parse(ModelSettings, block_of(facts, "model", described), str(described))

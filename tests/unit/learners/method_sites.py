@@ -50,6 +50,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "decoding": {"beams": 1, "max_new_tokens": 8},
     },
 }
+SMALL_IMAGE = {"name": "small", "weights": "none", "image_size": 32, "token_grid": 2}
 WRITER: dict[str, Any] = {
     "encoder": {"name": "small", "weights": "none", "image_size": 32},
     **{"width": 16, "layers": 1, "attention_heads": 2, "feed_forward": 32, "positions": 48},
@@ -63,6 +64,12 @@ SETTINGS |= {
     "transformer": GENERATOR | {"model": WRITER},
     "r2gen": GENERATOR | {"model": WRITER | {"memory": "relational"}},
     "wcl": GENERATOR | {"model": WRITER | {"memory": "relational", "contrast_width": 8}, "clusters": 3},
+    "r2gengpt": GENERATOR | {"model": {"encoder": SMALL_IMAGE}},
+    "promptmrg": GENERATOR
+    | {
+        "model": {"encoder": SMALL_IMAGE, "lora": {"rank": 2, "lora_alpha": 8}, "retrieval_width": 8},
+        "retrieved": 3,
+    },
 }
 Make = Callable[..., Learner]
 
@@ -102,7 +109,10 @@ def make_learner(
     tiny_encoder: Path,
 ) -> Make:
     """A learner of a method at site-1 or site-2 that has loaded its own initial state."""
-    adapted = ("fedmrg", "fed_medlora", "fedtar", "question_answering", "summarisation")
+    adapted = (
+        *("fedmrg", "fed_medlora", "fedtar", "question_answering", "summarisation"),
+        "promptmrg",
+    )
     models = {**dict.fromkeys(adapted, tiny_backbone), "token_classification": tiny_encoder}
 
     def site_of(method: str, name: str) -> SiteConfig:

@@ -61,6 +61,8 @@ COMMUNICATED = {
     "transformer": {"encoder", "transformer"},
     "r2gen": {"encoder", "transformer"},
     "wcl": {"encoder", "transformer", "compare"},
+    "r2gengpt": {"encoder", "projection"},
+    "promptmrg": {"encoder", "projection", "head", "prompts", "adapter", "query", "attention"},
 }
 """Method -> the parts of its model that are communicated."""
 
@@ -144,7 +146,7 @@ LOCAL: dict[str, dict[str, Any]] = {
     "fed_medlora": {"sharing": "fedsa"},
     "question_answering": {"sharing": "fedsa"},
     "summarisation": {"sharing": "freeze_a"},
-    **{method: {} for method in ("transformer", "r2gen", "wcl")},
+    **{method: {} for method in ("transformer", "r2gen", "wcl", "r2gengpt", "promptmrg")},
 }
 """Settings by which a method keeps tensors of its own; generators keep moments of the optimiser (BL-1)."""
 RESTARTED: list[tuple[str, dict[str, Any]]] = [

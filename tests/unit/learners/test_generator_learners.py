@@ -10,7 +10,9 @@ import pytest
 import torch
 from method_sites import WRITER, Make
 
+from medflare.core.conditions import Code
 from medflare.core.plan import RoundPlan
+from medflare.learners.promptmrg.logit_adjustment import LEAST, adjusted, frequencies, positive_f1, scaled
 from medflare.learners.registry import get_method
 from medflare.learners.wcl.losses import weighted_contrast
 from medflare.models.padding import pad
@@ -21,6 +23,8 @@ SINGLE_IMAGE: dict[str, dict[str, Any]] = {
     "transformer": {"model": SEEN},
     "r2gen": {"model": SEEN | {"memory": "relational"}},
     "wcl": {"model": SEEN | {"memory": "relational", "contrast_width": 8}},
+    "r2gengpt": {"model": {"encoder": SEEN["encoder"] | {"token_grid": 2}}},
+    "promptmrg": {"model": {"encoder": SEEN["encoder"] | {"token_grid": 2}, "retrieval_width": 8}},
 }
 """Generator of reports of single images -> settings by which it learns a few reports by heart."""
 
@@ -78,6 +82,49 @@ def test_wcl_counts_negatives_of_the_same_cluster_twice() -> None:
             slow_contrast(image.tolist(), report.tolist(), clusters, 0.1, hard), rel=1e-10
         )
     assert weighted_contrast(image[:1], report[:1], torch.tensor([0]), 0.1, 2.0) == 0
+
+
+def test_rare_positive_diagnoses_are_pushed_while_training() -> None:
+    codes = torch.zeros(4, 14, dtype=torch.long)
+    codes[:, 0], codes[0, 1], codes[:, 2] = int(Code.POSITIVE), int(Code.POSITIVE), int(Code.NEGATIVE)
+    base = frequencies(codes)
+    assert base[:3].tolist() == pytest.approx([1.0, 0.25, LEAST])
+    logits = torch.zeros(1, 14, 4)
+    change = adjusted(logits, base)[0]
+    assert change[1].tolist() == pytest.approx([0, math.log(0.25), 0, 0])
+    assert not change[0].any()
+    predicted = codes.clone()
+    predicted[0, 0] = int(Code.BLANK)  # three of four found: F1 = 6 / 7
+    assert positive_f1(predicted, codes)[:3].tolist() == pytest.approx([6 / 7, 1.0, 0.0])
+    assert torch.equal(scaled(torch.zeros(14)), torch.ones(14))
+
+
+def test_promptmrg_retrieves_reports_of_other_patients_of_the_own_site_alone(make_learner: Make) -> None:
+    learner: Any = make_learner("promptmrg")
+    bank, rows = learner.model.bank, learner.train_rows
+    assert len(bank.keys) == len(bank.values) == len(rows)
+    images, _, _ = learner._load(rows[:4], torch.Generator())
+    own = learner.patients[rows[:4]]
+    similar = bank.describe(images) @ bank.keys.T
+    similar[own[:, None] == bank.patients[None]] = -9
+    expected = bank.values[similar.topk(3, 1).indices]
+    assert torch.equal(bank.find(images, own), expected)
+    assert not torch.equal(bank.find(images), expected)
+    sent = torch.cat(
+        [value.flatten() for value in learner.fit(RoundPlan(round=0, rounds=1, steps=1)).delta.values()]
+    )
+    assert not bool(torch.isin(bank.values.flatten()[:50], sent).any())
+    learner.model.bank = None  # an unseen site: nothing to retrieve, and still a report
+    assert len(draft(learner.model, learner.samples, rows[:2], learner.settings.decoding, 2)[0]) == 2
+
+
+def test_where_validation_images_are_missed_promptmrg_adapts_its_adjustment(make_learner: Make) -> None:
+    plan = RoundPlan(round=0, rounds=2, steps=1)
+    for choice, changes in (("adaptive", True), ("frequency", False)):
+        learner: Any = make_learner("promptmrg", logit_adjustment=choice)
+        before = learner.base.clone()
+        learner.fit(plan)
+        assert torch.equal(learner.base, before) != changes
 
 
 def test_the_released_temperature_of_wcl_has_no_effect_and_can_be_chosen() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from medflare.core.optimiser_state import moments, restore_moments
 from medflare.core.plan import RoundPlan
@@ -34,12 +34,16 @@ class GeneratorLearner(ImageReportLearner):
         if chosen.encoder_lr_scale == 0:
             self.model.encoder.requires_grad_(False)
         own = {id(parameter) for parameter in encoder}
-        rest = [p for p in self.model.parameters() if id(p) not in own and p.requires_grad]
+        rest = [p for p in self.learning() if id(p) not in own and p.requires_grad]
         rates = [(rest, chosen.lr)]
         if chosen.encoder_lr_scale > 0:
             rates.append((encoder, chosen.lr * chosen.encoder_lr_scale))
         make = adam_amsgrad if chosen.amsgrad else adamw
         return make(rates, chosen.weight_decay)
+
+    def learning(self) -> list[nn.Parameter]:
+        """Return every parameter that may learn, the image encoder's among them."""
+        return list(self.model.parameters())
 
     def round_optimiser(self) -> torch.optim.Optimizer:
         if not self.settings.optimiser.keep_moments:

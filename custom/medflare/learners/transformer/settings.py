@@ -59,7 +59,7 @@ TRANSFORMER = Method(
     variants={"transformer": {}},
     facts=MethodFacts(
         summary="Transformer: radiographs to reports by image features and a Transformer, all travels.",
-        source="Chen et al., EMNLP 2020 (R2Gen's base); baseline of FedMRG; BL-1 to BL-5",
+        source="Chen et al., EMNLP 2020 (R2Gen's base); baseline in paper 000; BL-1 to BL-5",
         metrics=("loss", "steps", "seconds"),
         judged=True,
     ),
@@ -77,7 +77,7 @@ R2GEN = Method(
     variants={"r2gen": {}},
     facts=MethodFacts(
         summary="R2Gen: a Transformer whose layer norms a relational memory conditions; all weights travel.",
-        source="Chen et al., EMNLP 2020; baseline of FedMRG; BL-1 to BL-5",
+        source="Chen et al., EMNLP 2020; baseline in paper 000; BL-1 to BL-5",
         metrics=("loss", "steps", "seconds"),
         judged=True,
     ),

@@ -40,7 +40,7 @@ METHOD = Method(
     variants={"wcl": {}, "released": {"released_temperature": True}},
     facts=MethodFacts(
         summary="WCL: R2Gen that also tells its report from those of similar images; all weights travel.",
-        source="Yan et al., Findings of EMNLP 2021; baseline of FedMRG; BL-1 to BL-7",
+        source="Yan et al., Findings of EMNLP 2021; baseline in paper 000; BL-1 to BL-7",
         metrics=("loss", "loss_words", "loss_contrast", "steps", "seconds"),
         judged=True,
     ),

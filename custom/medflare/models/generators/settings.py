@@ -57,3 +57,12 @@ class WordSearchSettings(DecodingSettings):
     min_new_tokens: int = 0
     repetition_penalty: float = 1.0
     length_penalty: float = 1.0
+
+
+class LanguageModelSearchSettings(WordSearchSettings):
+    """Decoding settings of a large language model: R2GenGPT's."""
+
+    max_new_tokens: int = 120
+    min_new_tokens: int = 80
+    repetition_penalty: float = 2.0
+    length_penalty: float = 2.0
