@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from medflare.core.method import Method, MethodFacts
 from medflare.learners.generators.settings import GeneratorSettings
-from medflare.learners.setting_types import Count, NotNegative
+from medflare.learners.setting_types import NotNegative, PositiveCount
 from medflare.models.generators.promptmrg import PromptMRGModelSettings
 from medflare.models.generators.settings import LanguageModelSearchSettings
 
@@ -21,7 +21,9 @@ class PromptMRGSettings(GeneratorSettings):
     model: PromptMRGModelSettings = PromptMRGModelSettings()
     decoding: LanguageModelSearchSettings = LanguageModelSearchSettings()
     lambda_cls: NotNegative = Field(default=4.0, description="weight of the diagnoses' loss")
-    retrieved: Count = Field(default=21, description="reports of the site's own that an image is given")
+    retrieved: PositiveCount = Field(
+        default=21, description="reports of the site's own that an image is given"
+    )
     logit_adjustment: Literal["adaptive", "frequency", "none"] = Field(
         default="adaptive", description="BL-11: what is added to positive logits while training"
     )

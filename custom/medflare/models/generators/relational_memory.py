@@ -72,10 +72,8 @@ class ConditionalLayerNorm(nn.Module):
     def begin_as_plain_norm(self) -> None:
         """Set the last layers of both networks to zero."""
         for network in (self.scale_change, self.shift_change):
-            last = network[-1]
-            assert isinstance(last, nn.Linear)
-            nn.init.zeros_(last.weight)
-            nn.init.zeros_(last.bias)
+            for parameter in network[-1].parameters():
+                nn.init.zeros_(parameter)
 
     def forward(self, x: Tensor, memory: Tensor) -> Tensor:
         """Normalise x (B, T, width) under a memory (B, T, slots * width)."""

@@ -8,6 +8,7 @@ stands before each part, as in R2Gen's code. `writing.ReportWriter` adds images,
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -48,11 +49,17 @@ class DecoderLayer(nn.Module):
             nn.Linear(settings.feed_forward, width),
         )
         self.dropout = nn.Dropout(settings.dropout)
-        conditioned = settings.memory == "relational"
-        self.norms = nn.ModuleList(
-            ConditionalLayerNorm(width, settings.slots * width) if conditioned else nn.LayerNorm(width)
-            for _ in range(3)
-        )
+        self.norms: Any = nn.ModuleList()
+        self.conditioned = settings.memory == "relational"
+        for _ in range(3):
+            condition = settings.slots * width
+            plain = nn.LayerNorm(width)
+            self.norms.append(ConditionalLayerNorm(width, condition) if self.conditioned else plain)
+
+    def begin_as_plain_norms(self) -> None:
+        """Let norms that the memory conditions begin without its effect (BL-3)."""
+        for norm in self.norms if self.conditioned else ():
+            norm.begin_as_plain_norm()
 
     def forward(self, x: Tensor, image: Tensor, mask: Tensor, memory: Tensor | None) -> Tensor:
         """Return the words after this layer, (B, T, width).
@@ -137,9 +144,8 @@ class ReportTransformer(nn.Module):
         for parameter in self.parameters():
             if parameter.dim() > 1:
                 nn.init.xavier_uniform_(parameter)
-        for module in self.modules():
-            if isinstance(module, ConditionalLayerNorm):
-                module.begin_as_plain_norm()
+        for layer in self.layers:
+            layer.begin_as_plain_norms()
 
 
 def sines(positions: int, width: int) -> Tensor:
