@@ -48,7 +48,7 @@ def _of_batch(
 ) -> list[list[float]]:
     """Return `log_likelihoods` of prompts computed together, as many continuations at once as prompts."""
     ids, mask = pad_rows(prompts, model.padding, model.device, left=True)  # (N, T)
-    last, cache = _decode(model, ids, mask, (mask.cumsum(1) - 1).clamp(min=0), None)
+    last, cache = model.read(ids, mask, (mask.cumsum(1) - 1).clamp(min=0), None)
     pairs = [(row, place) for row, several in enumerate(continuations) for place in range(len(several))]
     pairs.sort(key=lambda pair: len(continuations[pair[0]][pair[1]]))
     results = [[0.0] * len(several) for several in continuations]
@@ -82,19 +82,10 @@ def _continued(
     if ids.shape[1] > 1:  # the state before a tail predicts its first token, so its last one is no input
         positions = mask.sum(1)[:, None] + torch.arange(ids.shape[1] - 1, device=model.device)  # (N, L - 1)
         visible = torch.cat([mask, kept[:, :-1]], 1)  # (N, T + L - 1)
-        inner, _ = _decode(model, ids[:, :-1], visible, positions, cache)  # (N, L - 1, hidden)
+        inner, _ = model.read(ids[:, :-1], visible, positions, cache)  # (N, L - 1, hidden)
         hidden = torch.cat([last, inner], 1)  # (N, L, hidden)
     sums: list[float] = _log_probabilities(model, hidden, ids, kept.bool()).tolist()
     return sums
-
-
-def _decode(model: TextModel, ids: Tensor, mask: Tensor, positions: Tensor, cache: Any) -> tuple[Tensor, Any]:
-    """Return (N, T, hidden) of the last layer, and the keys and values of all tokens so far."""
-    with autocast(model.backbone.precision, str(model.device)):
-        out = model.backbone.model.get_decoder()(
-            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
-        )
-    return out.last_hidden_state, out.past_key_values
 
 
 def _log_probabilities(model: TextModel, hidden: Tensor, tails: Tensor, kept: Tensor) -> Tensor:

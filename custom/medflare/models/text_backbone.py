@@ -7,14 +7,17 @@ import re
 import sys
 import warnings
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from medflare.core.errors import ConfigError
 from medflare.models.backbone import Backbone, autocast
 from medflare.models.padding import pad_rows
 from medflare.models.templates import FilledText
+from medflare.models.token_table import TokenTable, token_table
 
 
 class TextBackbone:
@@ -53,6 +56,11 @@ class TextBackbone:
         device: torch.device = self.backbone.model.device
         return device
 
+    @cached_property
+    def token_table(self) -> TokenTable | None:
+        """The tokens by their bytes, where the vocabulary has any."""
+        return token_table(self.backbone.tokenizer)
+
     def prompt_ids(self, prompts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each prompt, after the begin mark where the tokenizer has one.
 
@@ -90,6 +98,27 @@ class TextBackbone:
             list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
         return text
+
+    def read(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        """Return the last layer's states of new tokens, and the keys and values of all tokens so far.
+
+        Args:
+            ids: (N, T) new tokens; positions: (N, T) theirs in each row.
+            mask: (N, tokens before + T), 1 for what is to be seen.
+            cache: what the pass before returned, None at first; it is changed.
+
+        Returns:
+            (N, T, hidden), and the cache.
+        """
+        with autocast(self.backbone.precision, str(self.device)):
+            out = self.backbone.model.get_decoder()(
+                input_ids=ids,
+                attention_mask=mask,
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=True,
+            )
+        return out.last_hidden_state, out.past_key_values
 
     def generate_ids(self, rows: Sequence[Sequence[int]], most: int, **search: Any) -> list[list[int]]:
         """Return the new tokens of each prompt, without sampling; none where the prompts fill the context.

@@ -19,6 +19,7 @@ from medflare.models.adapters.base import AdapterSettings
 from medflare.models.adapters.registry import attach
 from medflare.models.backbone import Backbone, autocast
 from medflare.models.evaluation_mode import evaluation_mode
+from medflare.models.greedy_decoding import Guide, write_greedily
 from medflare.models.packed_batch import hidden_states, pack, use_packed_attention
 from medflare.models.padding import IGNORED, batches_by_length, pad_rows
 from medflare.models.report_generator import scaled_logits
@@ -111,9 +112,16 @@ class TextModel(TextBackbone):
                 total, count = total + loss.item(), count + tokens
         return total / count if count else float("nan")
 
-    def answer(self, prompts: Sequence[str], budgets: Sequence[int], batch: int) -> list[Written]:
-        """Return greedy answers, each at most its budget of tokens long."""
-        return self.continue_prompts(self.prompt_ids(prompts), budgets, batch)
+    def answer(
+        self,
+        prompts: Sequence[str],
+        budgets: Sequence[int],
+        batch: int,
+        guides: Sequence[Guide] | None = None,
+    ) -> list[Written]:
+        """Return greedy answers, each at most its budget of tokens long or ended by its guide."""
+        written = write_greedily(self, self.prompt_ids(prompts), budgets, batch, guides)
+        return [self._written(new, len(new)) for new in written]
 
     @torch.no_grad()
     def continue_prompts(
@@ -124,6 +132,9 @@ class TextModel(TextBackbone):
         Prompts of similar length share a batch. An answer ends where the backbone has no more positions. One
         beam is greedy.
         """
+        if beams == 1:
+            written = write_greedily(self, ids, budgets, batch)
+            return [self._written(new, len(new)) for new in written]
         answers: list[Written] = [Written("", False)] * len(ids)
         with self.evaluating():
             for rows in batches_by_length(ids, batch):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
 from medflare.core.errors import ConfigError
 from medflare.models.adapters.base import GENERIC
@@ -152,18 +153,26 @@ def test_an_answer_is_what_the_largest_logits_say(model: TextModel) -> None:
 
 
 class Scripted(torch.nn.Module):
-    """A decoder that writes `tail` and then padding, whatever it is asked."""
+    """A decoder that writes `tail` and then padding after any prompt of one token."""
 
     def __init__(self, tail: list[int]) -> None:
         super().__init__()
-        self.tail, self.generation_config = tail, None
+        self.tail = torch.tensor(tail + [0] * 100)
         self.config, self.device = SimpleNamespace(max_position_embeddings=100), torch.device("cpu")
-        self.asked = 0
 
-    def generate(self, input_ids: Tensor, max_new_tokens: int, **unused: Any) -> Tensor:
-        self.asked = max_new_tokens
-        tail = (self.tail + [0] * 100)[:max_new_tokens]
-        return torch.cat([input_ids, torch.tensor([tail] * len(input_ids))], 1)
+    def get_decoder(self) -> Any:
+        return self
+
+    def get_output_embeddings(self) -> Any:
+        return torch.nn.Identity()
+
+    def forward(self, position_ids: Tensor, past_key_values: Any, **unused: Any) -> Any:
+        cache = DynamicCache() if past_key_values is None else past_key_values
+        nothing = torch.zeros(len(position_ids), 1, position_ids.shape[1], 1)
+        cache.update(nothing, nothing, 0)
+        next_ids = self.tail[position_ids - 1]  # a prompt is one begin mark and one word
+        logits = torch.nn.functional.one_hot(next_ids, 32).float()
+        return SimpleNamespace(last_hidden_state=logits, past_key_values=cache)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +182,7 @@ class Scripted(torch.nn.Module):
 def test_a_budget_cuts_an_answer_and_says_so(budget: int, text: str, ended: bool) -> None:
     model = build()
     model.backbone.model = Scripted([4, 5, model.end, 6])
-    written = model.answer(["pain", "fever of the lung"], [budget, 20], 2)
+    written = model.answer(["pain", "fever"], [budget, 20], 2)
     assert (written[0].text, written[0].ended) == (text, ended)
     assert (written[1].text, written[1].ended) == ("no pain", True)
 

@@ -31,6 +31,7 @@ class ScriptedModel:
     """Answers by a function of the prompt; a token is what stands between spaces."""
 
     context = 10_000
+    token_table = None
 
     def __init__(self, write: Callable[[str], Written]) -> None:
         self.write = write
@@ -45,7 +46,9 @@ class ScriptedModel:
     def prompt_ids(self, prompts: Sequence[str]) -> list[list[int]]:
         return list(self.tokenise(list(prompts))["input_ids"])
 
-    def answer(self, prompts: Sequence[str], budgets: Sequence[int], batch: int) -> list[Written]:
+    def answer(
+        self, prompts: Sequence[str], budgets: Sequence[int], batch: int, guides: None
+    ) -> list[Written]:
         assert len(prompts) == len(budgets) > 0
         self.prompts += prompts
         return [self.write(prompt) for prompt in prompts]

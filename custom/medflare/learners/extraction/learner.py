@@ -48,13 +48,15 @@ class ExtractionLearner(LearnsFromNotes, TextTaskLearner[ExtractionSettings, Not
 
     predictor: Extractor
     FILE = BLOCK = TASK
-    EXPORTED = frozenset({"lora", "peft", "format", "sentences", "max_tokens"})
+    EXPORTED = frozenset({"lora", "peft", "format", "sentences", "max_tokens", "decoding"})
     paper = PAPER
 
     def make_predictor(self) -> Extractor:
         chosen = self.settings
         words = wording(self.model.backbone.extraction, chosen.format)
-        return Extractor(self.model, words, chosen.sentences, chosen.max_tokens, chosen.eval_batch)
+        return Extractor(
+            self.model, words, chosen.sentences, chosen.max_tokens, chosen.eval_batch, chosen.decoding
+        )
 
     def rows_of(self, records: Sequence[Note]) -> tuple[list[Sequenced], Counter[str]]:
         """Return a row for each question about the notes, within their tasks; too long ones are counted."""

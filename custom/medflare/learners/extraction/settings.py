@@ -25,6 +25,11 @@ class ExtractionSettings(TextTaskSettings):
     variant: str = "fed_medlora"
     sentences: Sentences = 1
     format: Literal["html", "json"] = "html"
+    decoding: Literal["free", "copy"] = Field(
+        "free",
+        description="how answers are written in tests. free: as the model likes. copy: nothing but the text "
+        "with marks, which can always be read (ML-16; format html)",
+    )
     eval_limit: int = Field(
         4, ge=0, description="validation notes extracted after a round; 0 for the loss alone"
     )
@@ -33,7 +38,7 @@ class ExtractionSettings(TextTaskSettings):
 PRESETS: dict[str, dict[str, Any]] = {
     "recommended": {},
     "paper": {"optimiser": {"gradient_checkpointing": True}},
-    "instruct": INSTRUCT,
+    "instruct": {**INSTRUCT, "decoding": "copy"},
 }
 """Preset -> settings that it changes before a job's own settings apply."""
 

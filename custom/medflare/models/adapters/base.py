@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -84,6 +85,13 @@ class AdapterSet(ABC):
     def positions(self) -> int:
         """Positions of the decoder that the adapter takes."""
         return 0
+
+    def merged(self) -> AbstractContextManager[None]:
+        """Add what the adapters in use compute to the decoder's weights for as long as a block runs.
+
+        Outside, the frozen weights are bit for bit what they were. A method that cannot does nothing.
+        """
+        return nullcontext()
 
     def copy(self, source: str, target: str) -> None:
         """Give one adapter the values of another."""

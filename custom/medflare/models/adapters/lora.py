@@ -6,7 +6,8 @@ from __future__ import annotations
 import hashlib
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -72,6 +73,27 @@ class LoraAdapters(LayerAdapters):
         scale = self.settings.lora_alpha / self.settings.rank
         state, rank = weighted_sum([self.state(name) for name in names], list(weights), scale)
         return state, self.config_dict() | {"r": rank, "lora_alpha": scale * rank}
+
+    @contextmanager
+    def merged(self) -> Iterator[None]:
+        """Add B A to copies of the weights; packed int8 and NF4 weights stay as they are.
+
+        The frozen tensors are put back, not computed back: subtracting what was added would not be exact.
+        """
+        if getattr(self.peft.base_model.model, "is_quantized", False):
+            yield
+            return
+        bases = [layer.get_base_layer() for layer in self._layers]
+        frozen = [base.weight.data for base in bases]
+        try:
+            for layer, base in zip(self._layers, bases, strict=True):
+                base.weight.data = base.weight.data.clone()
+                layer.merge()
+            yield
+        finally:
+            for layer, base, weight in zip(self._layers, bases, frozen, strict=True):
+                base.weight.data = weight
+                layer.merged_adapters.clear()
 
     def add_frozen(self, name: str, state: Mapping[str, Tensor]) -> None:
         """Add or replace an adapter of whatever ranks `state` has, at the scale a/ρ of the others."""

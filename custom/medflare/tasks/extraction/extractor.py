@@ -11,12 +11,14 @@ from medflare.core.inventory import ENTITY_TYPES
 from medflare.data.notes.word_offsets import locate_words
 from medflare.models.adapters.base import GENERIC
 from medflare.models.backbone import load_backbone
+from medflare.models.greedy_decoding import Guide
 from medflare.models.text_model import TextModel
 from medflare.models.text_result import ExportedText, TextResult
+from medflare.tasks.extraction.copying import CopyWords
 from medflare.tasks.extraction.examples import NER, Example, head_question
 from medflare.tasks.extraction.markup import TRUNCATED, Mark, ParsedOutput
 from medflare.tasks.extraction.predictor import Predictor
-from medflare.tasks.extraction.prompts import ExtractionWording, Format, wording
+from medflare.tasks.extraction.prompts import Decoding, ExtractionWording, Format, wording
 
 TASK = "extraction"
 MARKUP = 48
@@ -37,9 +39,10 @@ class Extractor(Predictor):
     Args:
         sentences: of a window; longest: most tokens of a prompt and its answer.
         batch: prompts of one batch.
+        decoding: "copy" allows nothing but copies and marks (ML-16), "free" whatever the model writes.
 
     Raises:
-        ConfigError: `longest` leaves no room for text beside the prompt.
+        ConfigError: `longest` leaves no room for text beside the prompt, or copying is not possible.
     """
 
     def __init__(
@@ -49,8 +52,10 @@ class Extractor(Predictor):
         sentences: int = 1,
         longest: int = 800,
         batch: int = 32,
+        decoding: Decoding = "free",
     ) -> None:
-        self.model, self.wording, self.batch = model, wording, batch
+        self.model, self.wording, self.batch, self.free = model, wording, batch, decoding == "free"
+        self.copy_words = _copy_words(model, wording.format, decoding)
         around = max(len(ids) for ids in model.prompt_ids([wording.prompt(e) for e in _shortest()]))
         # a prompt holds its text once, an answer up to twice: hence a third of what is left
         longest = min(longest, model.context)
@@ -81,13 +86,35 @@ class Extractor(Predictor):
             for size, example in zip(sizes, examples, strict=True)
         ]
         outputs = []
-        written = self.model.answer(prompts, budgets, self.batch)
+        written = self.model.answer(prompts, budgets, self.batch, self._guides(examples))
         for example, answer in zip(examples, written, strict=True):
             output = self.wording.parse(answer.text, example)
             output.faults[TRUNCATED] += not answer.ended
             output.faults += Counter()  # drops kinds that did not occur
             outputs.append(output)
         return outputs
+
+    def _guides(self, examples: Sequence[Example]) -> list[Guide] | None:
+        """Return what is known of each answer before it is written."""
+        if self.copy_words is None:
+            return None
+        return [self.copy_words.guide(e.source, e.types, free=self.free) for e in examples]
+
+
+def _copy_words(model: TextModel, format: Format, decoding: Decoding) -> CopyWords | None:
+    """Return how a model copies; None where it writes freely in a form that cannot be foreseen."""
+    if decoding == "copy" and format != "html":
+        raise ConfigError(
+            f"settings.decoding 'copy' copies the text with marks in it, and settings.format '{format}' has "
+            "none. Set format to 'html', or decoding to 'free'."
+        )
+    table = model.token_table if format == "html" else None
+    if decoding == "copy" and table is None:
+        raise ConfigError(
+            f"settings.decoding 'copy' needs a byte-level or SentencePiece vocabulary, and backbone "
+            f"'{model.backbone.name}' has another. Set settings.decoding to 'free'."
+        )
+    return None if table is None else CopyWords(model, table)
 
 
 def _shortest() -> list[Example]:
@@ -102,11 +129,12 @@ class ExportedExtraction(ExportedText):
 
     format: Format
     sentences: int
+    decoding: Decoding = "free"
 
 
 def _build(model: TextModel, exported: ExportedExtraction, batch: int) -> Extractor:
     words = wording(model.backbone.extraction, exported.format)
-    return Extractor(model, words, exported.sentences, exported.max_tokens, batch)
+    return Extractor(model, words, exported.sentences, exported.max_tokens, batch, exported.decoding)
 
 
 load_extractor = TextResult(TASK, ExportedExtraction, _build)

@@ -25,6 +25,7 @@ from medflare.tasks.extraction.markup import (
 )
 
 Format = Literal["html", "json"]
+Decoding = Literal["free", "copy"]
 
 DEFINITIONS: dict[str, str] = {
     "problem": "a disease, symptom, sign, injury or abnormal finding of the patient",
