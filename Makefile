@@ -8,7 +8,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 export HF_HUB_OFFLINE := 1
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-.PHONY: help demo test test-deployment test-faults fuzz quality docs reference provision study-fedmrg study-real study-fed-medlora study-corpora study-attacks study-fedvit study-fedtar compare-small compare-full smollm2 test-real server-cost boundary-cost embedded embedded-notes lock bill-of-materials audit-online clean
+.PHONY: help demo test test-deployment test-faults fuzz quality docs reference provision study-fedmrg study-real study-attacks study-fedvit study-fedtar compare-small compare-full smollm2 test-real server-cost boundary-cost embedded embedded-notes lock bill-of-materials audit-online clean
 
 help:
 	@echo "make demo          three synthetic hospitals train a report generator in the FLARE simulator"
@@ -24,8 +24,6 @@ help:
 	@echo "make audit-online  known vulnerabilities of what is in the image; asks a database on the internet"
 	@echo "make study-fedmrg  FedMRG, its baselines and ablations over three seeds (hours)"
 	@echo "make study-real    FedMRG on real chest X-rays of three publishers (needs MEDFLARE_DATA)"
-	@echo "make study-fed-medlora  Fed-MedLoRA(+) and its baselines on synthetic notes over three seeds (an hour)"
-	@echo "make study-corpora      Fed-MedLoRA on four real corpora (needs MEDFLARE_DATA)"
 	@echo "make study-attacks      every rule against hostile sites, a small head on synthetic radiographs"
 	@echo "make study-fedvit       FedViT-GPT2 under its rules on synthetic hospitals over three seeds (an hour)"
 	@echo "make study-fedtar       FedTAR, its ablations and baselines on synthetic patients who come again, three seeds (hours)"
@@ -98,12 +96,6 @@ study-fedmrg: $(VENV)/.installed
 
 study-real: $(VENV)/.installed
 	$(BIN)/python benchmarks/study_real.py --out studies/real
-
-study-fed-medlora: $(VENV)/.installed
-	$(BIN)/python benchmarks/study_fed_medlora.py --out studies/fed_medlora
-
-study-corpora: $(VENV)/.installed
-	$(BIN)/python benchmarks/study_corpora.py --out studies/corpora
 
 study-attacks: $(VENV)/.installed
 	$(BIN)/python benchmarks/study_attacks.py --out studies/attacks

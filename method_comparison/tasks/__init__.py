@@ -11,6 +11,7 @@ from method_comparison.tasks.base import AnyTask
 TASKS = {
     "async_rounds": "method_comparison.tasks.async_rounds:AsyncRounds",
     "client_selection": "method_comparison.tasks.client_selection:ClientSelection",
+    "extraction": "method_comparison.tasks.extraction:Extraction",
     "knowledge_odds": "method_comparison.tasks.knowledge_odds:KnowledgeOdds",
 }
 """Name -> module and class. Only the one that is wanted is imported: each loads models of its own."""

@@ -40,7 +40,7 @@ def resolve_settings(
             f"settings: variant '{variant}' and {', '.join(conflicts)} contradict each other. "
             "Leave these settings out, or the variant."
         )
-    merged = _merge(_merge(presets[preset], dict(given)), variants[variant])
+    merged = merge_settings(merge_settings(presets[preset], dict(given)), variants[variant])
     return parse(settings_class, merged, "settings of the job's client configuration")
 
 
@@ -60,10 +60,10 @@ def lookup(block: Any, dotted: str) -> Any:
     return block
 
 
-def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+def merge_settings(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
     """Return `base` overridden by `top`, going into nested blocks."""
     merged = dict(base)
     for key, value in top.items():
         nested = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
-        merged[key] = _merge(merged[key], value) if nested else value
+        merged[key] = merge_settings(merged[key], value) if nested else value
     return merged

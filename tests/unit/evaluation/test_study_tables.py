@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
-from test_extraction_metrics import invent
 
-import study_extraction_tables
 import study_fedvit_tables
 import study_tables
 from medflare.evaluation.predictions import Prediction
@@ -104,25 +102,3 @@ def test_fedvits_tables_have_a_row_that_looks_at_no_image(tmp_path: Path) -> Non
     assert "the most common report" in rows(text)
     assert "Krum: chosen in 5 rounds: site-2 5." in text
     assert "Krum: mean weight site-1 0.250, site-2 0.750." in text
-
-
-def test_extraction_tables_name_each_place_and_leave_out_what_is_not_there(tmp_path: Path) -> None:
-    sites = ["north", "south", "far"]
-    for seed in SEEDS:
-        for name, skill in (("fed_medlora", 0.9), ("weak", 0.3)):
-            for site in sites:
-                notes = [
-                    item.model_copy(update={"site": site, "patient_id": f"p{i // 2}"})
-                    for i, item in enumerate(invent(12, skill, said=int(seed)))
-                ]
-                written(unit_folder(tmp_path, name, seed) / site / "predictions.jsonl", notes)
-    titles = {"fed_medlora": "Fed-MedLoRA", "weak": "Weak"}
-    study_extraction_tables.write_tables(tmp_path, titles, SEEDS, sites, unseen=["far"])
-    text = (tmp_path / "tables.md").read_text()
-    for place in ("participants, pooled", "far, which took no part", "north", "south"):
-        assert f"**{place}**" in text
-    assert "source x test" in text
-    strict = rows(text)["Weak"][0]
-    assert "(-" in strict
-    assert strict.endswith("*)")
-    assert "(" not in rows(text)["Weak"][-1], "malformed answers are shown and not compared"

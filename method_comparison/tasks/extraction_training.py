@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What studies of extraction share: training in one process, compression as on the wire, and tests."""
+"""Training of the extraction comparisons in one process, with compression as on the wire, and their tests."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
-
-import torch
 
 from medflare.core.learner import Learner
 from medflare.core.plan import RoundPlan
@@ -25,49 +23,6 @@ class Codec:
 
     up: str = "float32"
     down: str = "float32"
-
-
-FP32 = Codec()
-
-
-@dataclass(frozen=True)
-class Method:
-    """One row of the table.
-
-    Attributes:
-        mode: federated; single (each site alone); pooled (centralised); none (zero-shot).
-        condition: clean; corrupted (wrong labels at one site); uneven (one site marked entities only).
-    """
-
-    title: str
-    mode: str = "federated"
-    condition: str = "clean"
-    rule: str = "weighted_mean"
-    rule_settings: Mapping[str, Any] = field(default_factory=dict)
-    learner: str = "fed_medlora"
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    codec: Codec = FP32
-
-
-@dataclass(frozen=True)
-class Budget:
-    """Rounds, and a site's passes in each. Single and centralised sites get the same passes (ML-6)."""
-
-    rounds: int
-    epochs: int
-
-    def settings(self, learner: str) -> dict[str, Any]:
-        """The committed job's settings, or the encoder's own, with this budget."""
-        from medflare.recipes.job_reader import read_job
-
-        if learner == "token_classification":
-            return {"local_epochs": self.epochs * ENCODER_EPOCHS}
-        job = read_job(Path(__file__).parents[1] / "jobs" / "fed_medlora")
-        return dict(job.settings) | {"local_epochs": self.epochs, "eval_limit": 0, "eval_batch": 96}
-
-
-ENCODER_EPOCHS = 5
-"""Passes of the encoder for one of the decoder: the paper gives it 10 epochs where the decoder has 2."""
 
 
 @dataclass
@@ -130,18 +85,22 @@ def train_and_test(
     members: Mapping[str, SiteConfig],
     judge: SiteConfig | None,
     seed: int,
-    budget: Budget,
+    count: int,
+    codec: Codec,
     tests: Mapping[str, list[Note]],
     folder: Path,
-) -> None:
-    """Federates `members`, tests the final state on every site's notes, writes predictions and traffic."""
+) -> list[int]:
+    """Federate `members` for `count` rounds, test the final state on every site's notes, write predictions.
+
+    Returns:
+        The bytes of each member's messages, both ways.
+    """
     from medflare.aggregation import make_rule
     from medflare.aggregation.capabilities import ScoresCandidates
     from medflare.in_process.loop import federate
 
-    torch.set_num_threads(1)
     learners = {
-        name: Travelling(make_learner(method.learner, settings, site, seed), method.codec)
+        name: Travelling(make_learner(method.learner, settings, site, seed), codec)
         for name, site in members.items()
     }
     rule = make_rule(method.rule, dict(method.rule_settings))
@@ -151,19 +110,17 @@ def train_and_test(
 
     def note(number: int, state: State, updates: Mapping[str, Update]) -> None:
         rounds.append({"sites": {s: u.metrics for s, u in updates.items()}, "rule": rule.report()})
-        print(json.dumps(rounds[-1], default=float), flush=True)
 
     state = federate(
         learners,
         rule,
-        budget.rounds,
-        lambda r: RoundPlan(round=r, rounds=budget.rounds, seed=seed),
+        count,
+        lambda r: RoundPlan(round=r, rounds=count, seed=seed),
         note,
         judge=server,
     )
     folder.mkdir(parents=True, exist_ok=True)
-    traffic = {name: {"sent": item.sent, "received": item.received} for name, item in learners.items()}
-    (folder / "rounds.json").write_text(json.dumps({"rounds": rounds, "traffic": traffic}, default=float))
+    (folder / "rounds.json").write_text(json.dumps(rounds, default=float))
     own = settings.get("sharing") == "fedsa"
     first = next(iter(learners.values())).learner
     for name, notes in tests.items():
@@ -172,6 +129,7 @@ def train_and_test(
             continue
         tester.load_shared({key: value.clone() for key, value in state.items()})
         _write(tester, notes, name, "personalised" if own else "generic", folder)
+    return [item.sent + item.received for item in learners.values()]
 
 
 def _write(
