@@ -23,6 +23,7 @@ from medflare.cli import (
     resume,
     run,
     runs,
+    serve,
     status,
 )
 from medflare.version import __version__
@@ -46,6 +47,7 @@ app.command("run")(run.run)
 app.command("resume")(resume.resume)
 app.command("pause")(resume.pause)
 app.command("status")(status.status)
+app.command("serve")(serve.serve)
 app.command("evaluate")(reports.evaluate)
 app.command("generate")(reports.generate)
 app.command("extract")(extract.extract)

@@ -9,7 +9,9 @@ record (sections/, galleries/); all HTML stands in templates/, which escape what
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup
 
@@ -56,7 +58,11 @@ def collect_predictions(record: RunRecord, folder: Path) -> Files:
 
 
 def render(
-    record: RunRecord, predictions: Files, gallery: int = RECORDS_PER_SITE, source: str = "run.json"
+    record: RunRecord,
+    predictions: Files,
+    gallery: int = RECORDS_PER_SITE,
+    source: str = "run.json",
+    live: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the page as HTML.
 
@@ -65,6 +71,7 @@ def render(
         predictions: files with their records, for the gallery.
         gallery: records shown of each site.
         source: name of the record's file, in the footer.
+        live: data of `live.html`, where a server shows the page; None for a file of its own.
     """
     context = PageContext(
         record=record, page=task_page(record.task), predictions=predictions, gallery=gallery
@@ -82,4 +89,5 @@ def render(
         style=Markup(style_sheet()),
         sections=rendered,
         source=source,
+        live=live,
     )

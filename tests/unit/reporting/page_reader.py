@@ -12,7 +12,7 @@ from medflare.reporting.sections.registry import SECTIONS, PageContext, render_s
 from medflare.reporting.task_pages import TASK_PAGES, task_page
 from medflare.reporting.templating import environment, render_template
 
-VOID = {"meta", "img", "line", "circle", "rect", "polyline", "br"}
+VOID = {"input", "meta", "img", "line", "circle", "rect", "polyline", "br"}
 
 
 class Reader(HTMLParser):

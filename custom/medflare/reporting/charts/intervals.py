@@ -21,7 +21,7 @@ from medflare.reporting.charts.drawing import (
 from medflare.reporting.formatting import number
 
 ROW_HEIGHT, GROUP_HEIGHT = 24, 26
-MIN_LEFT, MAX_LEFT, LETTER = 128, 210, 7.2
+MIN_LEFT, MAX_LEFT, LETTER = 128, 230, 8.2
 """Margin for names, from the width of a letter of a block's name."""
 
 

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`medflare serve`: its pages, files and metrics, and who is not answered."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shutil
+import subprocess
+import threading
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+from flask import Response, request
+from flask.testing import FlaskClient
+from markupsafe import escape
+from werkzeug.serving import make_server
+
+from command_line import refusal
+from medflare.core.run_record import Estimate, RoundRecord, RunRecord, SiteRecord, Traffic
+from medflare.serving.app import create_app
+from record_builders import evaluation
+
+
+def record(run_id: str, status: str = "completed", loss: float = 2.0, seed: int = 0) -> RunRecord:
+    rounds = [
+        RoundRecord(
+            round=number,
+            seconds=20.0,
+            accepted={"north": 40},
+            absent={} if number else {"south": "late"},
+            metrics={"north": {"train_loss": loss - number}},
+            mean={"train_loss": loss - number},
+            traffic={"north": Traffic(sent=1000, received=2000)},
+        )
+        for number in range(2)
+    ]
+    return RunRecord(
+        job="fed_medlora",
+        method="fed_medlora",
+        task="extraction",
+        run_id=run_id,
+        status=status,
+        started="2026-11-24T08:00:00+00:00",
+        seconds=47.0,
+        seed=seed,
+        epsilon=1.5,
+        configuration={"rule": "fedavg", "rounds": 4},
+        sites={
+            "north": SiteRecord(backbone="b", fingerprint="f"),
+            "south": SiteRecord(backbone="b", fingerprint="f"),
+        },
+        rounds=rounds,
+        evaluations=[
+            evaluation("north", "generic", 30, {"ner_strict_f1": Estimate(value=0.4, low=0.3, high=0.5)})
+        ],
+    )
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """A run that is done, and one that goes on in its third round of four."""
+    record("one").write(tmp_path / "first" / "run.json")
+    record("two", "running", loss=3.0, seed=7).write(tmp_path / "<b>second" / "run.json")
+    events = [
+        {"phase": "round", "round": 2, "rounds": 4, "sites": ["north", "south"], "time": time.time()},
+        {"phase": "update", "site": "north", "verdict": "accepted", "loss": 0.5, "time": time.time()},
+    ]
+    lines = "".join(json.dumps(event) + "\n" for event in events)
+    (tmp_path / "<b>second" / "progress.jsonl").write_text(lines)
+    return tmp_path
+
+
+@pytest.fixture
+def client(runs: Path) -> FlaskClient:
+    return create_app(runs).test_client()
+
+
+def test_the_list_has_every_run_with_its_state_and_escapes_names(client: FlaskClient) -> None:
+    html = client.get("/").text
+    assert '<a href="/runs/first/">first</a>' in html
+    assert "&lt;b&gt;second" in html
+    assert "<b>second" not in html
+    assert "2 of 4 rounds done, about 40 s of training left" in html
+
+
+def test_a_run_that_goes_on_says_how_far_it_is_and_reloads_itself(client: FlaskClient) -> None:
+    answer = client.get("/runs/%3Cb%3Esecond/")
+    assert "round 3 of 4" in answer.text
+    assert "<li>north <b>accepted, loss 0.5</b></li>" in answer.text
+    assert '<progress value="2" max="4"' in answer.text
+    nonce = re.search(r'<script nonce="([^"]+)">', answer.text)
+    assert nonce is not None
+    assert f"script-src 'nonce-{nonce[1]}'" in answer.headers["Content-Security-Policy"]
+
+
+def test_a_run_that_is_done_has_no_script(client: FlaskClient) -> None:
+    answer = client.get("/runs/first/")
+    assert "<script" not in answer.text
+    assert "completed" in answer.text
+
+
+def test_the_version_changes_with_the_record_and_with_events(client: FlaskClient, runs: Path) -> None:
+    before = client.get("/runs/first/version").json
+    assert client.get("/runs/first/version").json == before
+    record("one", loss=5.0).write(runs / "first" / "run.json")
+    assert client.get("/runs/first/version").json != before
+
+
+def test_numbers_are_files(client: FlaskClient) -> None:
+    scores = list(csv.DictReader(io.StringIO(client.get("/runs/first/scores.csv").text)))
+    assert [(row["site"], row["metric"], row["value"], row["low"]) for row in scores] == [
+        ("north", "ner_strict_f1", "0.4", "0.3")
+    ]
+    rounds = list(csv.DictReader(io.StringIO(client.get("/runs/first/rounds.csv").text)))
+    assert ("2", "north", "train_loss", "1.0") in [
+        (row["round"], row["site"], row["metric"], row["value"]) for row in rounds
+    ]
+    assert ("1", "south", "absent", "1") in [
+        (row["round"], row["site"], row["metric"], row["value"]) for row in rounds
+    ]
+    assert client.get("/runs/first/secrets.csv").status_code == 404
+
+
+def test_figures_are_svg_files_of_their_own(client: FlaskClient) -> None:
+    address = re.search(r'href="(figures/[^"]+\.svg)"', client.get("/runs/first/").text)
+    assert address is not None
+    answer = client.get(f"/runs/first/{address[1]}")
+    root = ET.fromstring(answer.text)
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert root.find("{http://www.w3.org/2000/svg}style") is not None
+    assert answer.mimetype == "image/svg+xml"
+
+
+def test_two_runs_stand_side_by_side(client: FlaskClient) -> None:
+    html = client.get("/compare", query_string={"first": "first", "second": "<b>second"}).text
+    assert re.search(r"<th scope=\"row\">seed</th><td[^>]*>0</td><td[^>]*>7</td>", html)
+    assert "rule" not in html.split("Scores")[0].split("What differs")[1]
+    assert "+0.0" in html
+    assert "do not tell the noise of training" in html
+    assert client.get("/compare", query_string={"first": "first", "second": "none"}).status_code == 404
+
+
+def test_prometheus_gets_rounds_bytes_absences_and_epsilon(client: FlaskClient) -> None:
+    text = client.get("/metrics").text
+    assert 'medflare_run_rounds_done{job="fed_medlora",run="first"} 2.0' in text
+    assert 'medflare_run_epsilon{job="fed_medlora",run="first"} 1.5' in text
+    assert 'medflare_run_site_sent_bytes{job="fed_medlora",run="first",site="north"} 2000.0' in text
+    assert 'medflare_run_site_absent_rounds{job="fed_medlora",run="first",site="south"} 1.0' in text
+    assert 'medflare_run_running{job="fed_medlora",run="<b>second"} 1.0' in text
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8765", "127.0.0.1.evil.example", ""])
+def test_a_name_from_elsewhere_that_resolves_here_is_not_answered(host: str, client: FlaskClient) -> None:
+    answer = client.get("/runs/first/", headers={"Host": host})
+    assert answer.status_code == 403
+    assert "fed_medlora" not in answer.text
+
+
+@pytest.mark.parametrize("name", ["..", "%2e%2e", "..%2f..%2fetc", "%2fetc%2fpasswd", "first%2f..%2ffirst"])
+def test_a_name_is_never_a_path(name: str, client: FlaskClient) -> None:
+    assert client.get(f"/runs/{name}/").status_code in (308, 404)
+    assert client.get(f"/runs/{name}/version").status_code == 404
+
+
+def test_nothing_can_be_changed(client: FlaskClient) -> None:
+    for method in ("post", "put", "delete", "patch"):
+        assert getattr(client, method)("/runs/first/").status_code == 405
+
+
+def test_a_damaged_record_is_a_sentence(client: FlaskClient, runs: Path) -> None:
+    (runs / "first" / "run.json").write_text("{")
+    answer = client.get("/runs/first/")
+    assert answer.status_code == 500
+    assert "is not a run record" in answer.text
+    assert client.get("/").status_code == 200
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    assert "there is no such folder" in refusal(3, "serve", tmp_path / "none")
+
+
+CHROMIUM = shutil.which("chromium")
+
+
+WIDTHS = (1280, 390)
+"""Windows of a desk and of a telephone, in pixels."""
+MEASURE = """<!doctype html>
+{frames}
+<script>
+addEventListener("load", () => setTimeout(() => {{
+  const frames = [...document.querySelectorAll("iframe")];
+  document.title = frames.map(f => f.contentDocument.documentElement.scrollWidth).join(" ");
+}}, 50));
+</script>"""
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --virtual-time-budget=4000 --dump-dom"
+)
+
+
+@pytest.fixture
+def address(runs: Path) -> Iterator[str]:
+    """The address of a server that also has a page /measure?page=..., which shows a page in both windows."""
+    app = create_app(runs)
+
+    @app.get("/measure")
+    def measure() -> Response:
+        source = escape(request.args["page"])
+        frames = "".join(
+            f'<iframe width={width} height=900 style="border:0" src="{source}"></iframe>' for width in WIDTHS
+        )
+        policy = {"Content-Security-Policy": "frame-src 'self'; script-src 'unsafe-inline'"}
+        return Response(MEASURE.format(frames=frames), headers=policy)
+
+    server = make_server("127.0.0.1", 0, app, threaded=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+@pytest.mark.parametrize("page", ["/", "/runs/first/", "/compare?first=first&second=first"])
+def test_no_page_is_wider_than_the_window(page: str, address: str, tmp_path: Path) -> None:
+    command = [str(CHROMIUM), *FLAGS.split(), f"--user-data-dir={tmp_path / 'profile'}"]
+    command.append(f"{address}/measure?{urlencode({'page': page})}")
+    html = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    widths = re.search(r"<title>(\d+) (\d+)</title>", html)
+    assert widths is not None, html[:500]
+    for measured, window in zip(widths.groups(), WIDTHS, strict=True):
+        assert int(measured) <= window
