@@ -123,7 +123,8 @@ def create_app(folder: Path, gallery: int = RECORDS_PER_SITE) -> Flask:
 
 def _policy(nonce: str = "") -> str:
     script = f"; script-src 'nonce-{nonce}'; connect-src 'self'" if nonce else ""
-    return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'self'{script}"
+    own = "form-action 'self'; frame-ancestors 'self'"
+    return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; {own}{script}"
 
 
 def _style() -> Any:
