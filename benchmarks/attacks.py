@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What hostile sites may send in place of their update; used by study_attacks.py.
+"""Messages that hostile sites send in place of their update; used by study_attacks.py.
 
 An attacker claims half the smallest loss and the largest factor it may: both are its own word (VG-4).
 """
@@ -19,7 +19,7 @@ Attack = Callable[[Mapping[str, Update], Sequence[str], torch.Generator], dict[s
 """(what every site would send if honest, who is hostile, randomness) -> what the hostile ones send."""
 
 Z = 1.5
-"""How many standard deviations colluding sites go aside. The largest one that is said to stay hidden,
+"""Standard deviations by which colluding sites go aside. The largest one that is said to stay hidden,
 Baruch's z_max, is 0, 0.25 and 0.67 for one to three of seven sites, and moves next to nothing."""
 
 
@@ -88,7 +88,7 @@ def sent(
     largest_factor: float,
     generator: torch.Generator,
 ) -> dict[str, Update]:
-    """What arrives at the server: honest updates, and those of the hostile with what they claim."""
+    """Updates that arrive at the server: honest updates, and those of the hostile with what they claim."""
     if not hostile:
         return dict(honest)
     loss = min(update.metrics["val_loss"] for site, update in honest.items() if site not in hostile)

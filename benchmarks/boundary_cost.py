@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the checks of messages cost: their share of a round, at the sites and at the server.
+"""Cost of the checks of messages: their share of a round, at the sites and at the server.
 
     python benchmarks/boundary_cost.py [--rounds 3] [--sites 3] [--steps 20]
 

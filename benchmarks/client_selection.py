@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is chosen in a simulated federation, and what that costs: a table, and the picture of the docs.
+"""Clients chosen in a simulated federation, and their cost: a table, and the picture of the docs.
 
     python benchmarks/client_selection.py [--sites 20] [--draws 5] [--hours 24] [--seeds 3]
     python benchmarks/client_selection.py --picture FILE, or --solve
@@ -87,7 +87,7 @@ def seconds_to_solve(size: int, **more: Any) -> float:
 
 
 def solving(size: int) -> None:
-    """How long the odds of one period take, with both readings of ε, without and with a cap."""
+    """Seconds that the probabilities of one period take, with both readings of ε, without and with a cap."""
     for pairs_of in get_args(PairsOf):
         for cap in (None, 2.0):
             seconds = seconds_to_solve(size, pairs_of=pairs_of, most_variance=cap)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether completion brings hospitals' distances nearer to those of what they know, on real facts.
+"""Test of whether completion brings hospitals' distances nearer to those of what they know, on real facts.
 
     python benchmarks/completed_graphs.py [--data $MEDFLARE_DATA] [--hospitals 6] [--missing 0.2]
 
@@ -37,7 +37,7 @@ def of_ontology(folder: Path) -> dict[str, list[Triple]]:
 
 
 def whole_graphs(facts: dict[str, list[Triple]], hospitals: int) -> list[Facts]:
-    """What each hospital would know from complete texts: 40 to 80 % of the diseases."""
+    """Knowledge of each hospital from complete texts: 40 to 80 % of the diseases."""
     graphs = []
     for number in range(hospitals):
         random = np.random.default_rng(number)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a mini-batch of FedMRG costs against one of plain LoRA: `python benchmarks/dmb_step.py`.
+"""Cost of a mini-batch of FedMRG against one of plain LoRA: `python benchmarks/dmb_step.py`.
 
 All variants run in one process on the same batches, interleaved, one thread, with the job's settings; the
 table gives medians and ratios to plain LoRA of the same repetition, so that a busy machine hits all alike.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What FedTAR costs beside FedAvg on the same T exchanges: `python benchmarks/fedtar_overhead.py`.
+"""Cost of FedTAR beside FedAvg on the same T exchanges: `python benchmarks/fedtar_overhead.py`.
 
 One synthetic hospital, one thread. Every variant trains the same visits in the same batches; rounds of all
 variants alternate in one process, so that a busy machine hits all alike, and ratios are to FedAvg's round

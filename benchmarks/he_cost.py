@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What homomorphic encryption costs for a million parameters, beside stock FLARE's classes in the same run.
+"""Cost of homomorphic encryption for a million parameters, beside stock FLARE's classes in the same run.
 
     python benchmarks/he_cost.py [--tensors 244] [--width 4096] [--sites 3] [--ways flare-pieces,ckks-pieces]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be known of a change between visits of the synthetic hospitals, and what trivial reports score.
+"""Predictability of changes between visits of the synthetic hospitals, and scores of trivial reports.
 
     PYTHONPATH=custom python benchmarks/longitudinal.py
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What secure aggregation by masking costs: seconds, memory and bytes, beside a sum in the clear.
+"""Cost of secure aggregation by masking: seconds, memory and bytes, beside a sum in the clear.
 
     python benchmarks/masking_cost.py [--parameters 10000000] [--sites 3,5,10] [--bits 32,16] [--tensors 224]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How often the nearest concept of an unknown name is the right one, by embedder and threshold.
+"""Accuracy of the nearest concept of an unknown name, by embedder and threshold.
 
     python benchmarks/nearest_concept.py KG_FOLDER [--encoder FOLDER] [--backbone FOLDER] [--diseases OBO ...]
 
@@ -86,7 +86,7 @@ def embedders(concepts: Sequence[Concept], models: dict[str, Remembered]) -> dic
 
 
 class Measured:
-    """What an embedder answered: (true concept, answer) of synonyms and slips, answers to strangers."""
+    """Answers of an embedder: (true concept, answer) of synonyms and slips, answers to strangers."""
 
     def __init__(self) -> None:
         self.synonyms: list[tuple[str, Answer]] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rule costs the server: seconds and memory from 2 to 100 sites, beside stock FLARE and Flower.
+"""Cost of a rule at the server: seconds and memory from 2 to 100 sites, beside stock FLARE and Flower.
 
     python benchmarks/server_cost.py [--layers 32] [--sites 2,10,100] [--dtype float32] [--rules krum,median]
 
@@ -57,7 +57,7 @@ IMPORTED = {
     "Flower": "flwr.server.strategy.aggregate",
     "medflare": "medflare.federation.server.aggregator",
 }
-"""What children need, imported before they start so that no seconds are of imports."""
+"""Modules that children need, imported before they start so that no seconds are of imports."""
 SETTINGS: dict[str, dict[str, Any]] = {
     "influence": {"mode": "client"},
     **{name: {"allow_unsafe": True} for name in ("krum", "multi_krum", "bulyan", "trimmed_mean")},
@@ -243,7 +243,7 @@ def write_updates(folder: Path, layers: int, dtype: torch.dtype, count: int) -> 
 
 
 def cell(name: str, folder: Path, sites: int, given: argparse.Namespace) -> dict[str, Any]:
-    """What a child process measured; `error` in its place where it did not come to an end."""
+    """Measurements of a child process; `error` in its place where it did not come to an end."""
     own, childs = CONTEXT.Pipe(duplex=False)
     child = CONTEXT.Process(target=_measured, args=(childs, name, folder, sites, given))
     child.start()
@@ -282,7 +282,7 @@ def row(name: str, sites: int, found: dict[str, Any], given: argparse.Namespace)
 
 
 def streams(name: str) -> bool:
-    """Whether one update at a time is enough."""
+    """Return whether one update at a time is enough."""
     return rule_class(name).facts.streams if name in RULES else name in (CHECKED, OTHERS[0])
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sketches of knowledge graphs cost, and how near they come to the exact Jaccard similarity.
+"""Cost of sketches of knowledge graphs, and their distance from the exact Jaccard similarity.
 
     python benchmarks/sketch_cost.py [--triples 1000,10000,100000] [--k 256,1024] [--keys 20] [--data FOLDER]
 
@@ -130,7 +130,7 @@ def of_questions(folder: Path) -> dict[str, Numbered]:
 
 
 def of_ontology(folder: Path) -> dict[str, Numbered]:
-    """What 20 hospitals know that see 2 to 90 % of the diseases: their symptoms, and what they are."""
+    """Knowledge of 20 hospitals that see 2 to 90 % of the diseases: their symptoms, and what they are."""
     facts: dict[str, list[tuple[Triple, float]]] = {}
     with open(folder / "kg" / "disease_symptom.tsv", encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file, delimiter="\t"):

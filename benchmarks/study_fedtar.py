@@ -137,7 +137,7 @@ def write_teaching(folder: Path) -> None:
 
 
 def start_file(out: Path, settings: Mapping[str, Any]) -> Path:
-    """Where methods begin: those that see the report before were also taught with it."""
+    """Initial states of the methods: those that see the report before were also taught with it."""
     return out / ("start_prior.safetensors" if settings.get("prior_context") else "start.safetensors")
 
 
@@ -224,7 +224,7 @@ def train_unit(name: str, seed: int, given: argparse.Namespace) -> None:
 
 
 def plain(report: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a rule's report the tables read."""
+    """Parts of a rule's report that the tables read."""
     kept = ("weights", "visit", "alpha", "beta", "slopes", "alpha_gradient")
     return {name: report[name] for name in kept if name in report}
 

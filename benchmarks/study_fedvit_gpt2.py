@@ -137,7 +137,7 @@ def arguments() -> argparse.Namespace:
 
 
 def prepare(given: argparse.Namespace) -> None:
-    """What all units share, once."""
+    """Inputs that all units share, made once."""
     if not given.real and not (given.out / "cohorts" / "site.yaml").is_file():
         write_hospitals(given.out / "cohorts")
     if not given.new and not (given.out / "backbone" / "facts.json").is_file():

@@ -15,12 +15,12 @@ DONE = "done.json"
 
 
 def unit_folder(out: Path, name: str, seed: str | int) -> Path:
-    """Where a unit writes."""
+    """Folder of a unit."""
     return out / f"{name}-{seed}"
 
 
 def complete(out: Path, name: str, seeds: Sequence[str]) -> bool:
-    """Whether a method is done for all seeds; says so where some are missing."""
+    """Return whether a method is done for all seeds; print those that are missing."""
     missing = [seed for seed in seeds if not (unit_folder(out, name, seed) / DONE).is_file()]
     if missing:
         print(f"{name}: not in the tables, missing for seed {', '.join(missing)}", flush=True)

@@ -19,7 +19,7 @@ from medflare.data.settings.site import SiteConfig
 
 @dataclass(frozen=True)
 class Codec:
-    """How updates and states travel; bytes of one round are counted either way."""
+    """Encoding of updates and states on the way; bytes of one round are counted either way."""
 
     up: str = "float32"
     down: str = "float32"
@@ -54,7 +54,7 @@ class Travelling:
 
 
 def _travel(state: State, codec: str) -> tuple[State, int]:
-    """What arrives, in fp32, and the bytes of it on the way."""
+    """Return what arrives, in fp32, and its bytes on the way."""
     from medflare.wire import compression
     from medflare.wire.digest import byte_count
 

@@ -36,7 +36,7 @@ class Layout:
         return slice(0, self.part)
 
     def lag(self, places: int) -> slice:
-        """Where the word `places` back is written."""
+        """Positions at which the word `places` back is written."""
         return slice(places * self.part, (places + 1) * self.part)
 
 

@@ -31,7 +31,7 @@ PROMPT_SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """How often findings and codes are in the context."""
+    """Shares of examples with findings and codes in the context."""
 
     findings: float = 0.75
     codes: float = 0.55

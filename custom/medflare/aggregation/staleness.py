@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much an update counts that was made for an earlier state (FedBuff: Nguyen et al., AISTATS 2022)."""
+"""Weight of an update that was made for an earlier state (FedBuff: Nguyen et al., AISTATS 2022)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which extraction predictions are scored together: one adapter at one site, then at all sites of a role."""
+"""Groups of extraction predictions scored together: one adapter at one site, or at all sites of a role."""
 
 from __future__ import annotations
 

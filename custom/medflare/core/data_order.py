@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which training examples a site visits in a round, and in which batches."""
+"""Order and batches of the training examples that a site visits in a round."""
 
 from __future__ import annotations
 

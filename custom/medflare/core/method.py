@@ -37,7 +37,7 @@ class MethodSettings(Settings):
 
     @property
     def lora_sharing(self) -> str:
-        """Which LoRA factors are communicated: `factors`, `freeze_a`, `fedsa`, `stack`; `none` where there
+        """LoRA factors that are communicated: `factors`, `freeze_a`, `fedsa`, `stack`; `none` where there
         are no pairs of factors."""
         return "factors" if self.peft_method == "lora" else "none"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where language models lie on this machine that `medflare models add` put there, by name."""
+"""Folders of the language models that `medflare models add` put on this machine, by name."""
 
 from __future__ import annotations
 

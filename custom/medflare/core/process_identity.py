@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which process wrote a file, told so that a later process with the same number is not taken for it."""
+"""Identity of the process that wrote a file, which a later process with the same number does not share."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ProcessIdentity:
 
     @property
     def alive(self) -> bool:
-        """Whether the process still runs."""
+        """True if the process still runs."""
         return self.process() is not None
 
 

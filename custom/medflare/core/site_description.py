@@ -37,7 +37,7 @@ class FrozenModel(Protocol):
 
 
 class BackboneFacts(_Strict):
-    """Which frozen model a site has; all sites must have the same fingerprint."""
+    """The frozen model of a site; all sites must have the same fingerprint."""
 
     name: str
     fingerprint: str

@@ -87,7 +87,7 @@ def add_metrics(sums: State, group: str, values: Mapping[str, float], examples: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummedMetrics:
-    """What the totals of one group say.
+    """Means and counts from the totals of one group.
 
     Attributes:
         examples, sites: of how many examples and sites they are.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a DICOM file says that it is a radiograph of a chest; pictures without a header say nothing."""
+"""Check that a DICOM header is one of a chest radiograph; pictures without a header pass."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ class Question:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """What is compared between sites: the question and all options."""
+        """Texts that are compared between sites: the question and all options."""
         return (self.text, *(text for _, text in self.options))
 
     @property
@@ -181,7 +181,7 @@ class Question:
 
     @property
     def owner(self) -> str:
-        """What is dealt to one site as a whole."""
+        """Name of what is assigned to one site as a whole."""
         return self.question_id
 
     def from_source(self, source: str, folder: str) -> Question:
@@ -215,7 +215,7 @@ class Summary:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """What is compared between sites: source and target."""
+        """Texts that are compared between sites: source and target."""
         return (self.source, self.target)
 
     @property
@@ -231,7 +231,7 @@ class Summary:
 
     @property
     def owner(self) -> str:
-        """What is dealt to one site as a whole."""
+        """Name of what is assigned to one site as a whole."""
         return self.patient_id or self.summary_id
 
     def from_source(self, source: str, folder: str) -> Summary:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the server or site of a kit is up: `python -m medflare.deployment.health <kit>`, exit 0 or 1.
+"""Health check of a kit's server or site: `python -m medflare.deployment.health <kit>`, exit 0 or 1.
 
 For container health checks and supervisors: it asks nobody, changes nothing and needs no certificate.
 """

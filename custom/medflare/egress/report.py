@@ -88,7 +88,7 @@ class LedgerFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineFilter:
-    """Which lines to report; None stands for all. `round` is 0-based."""
+    """Filter of the lines to report; None stands for all. `round` is 0-based."""
 
     job: str | None = None
     site: str | None = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What leaves of an evaluation under a protection: nothing of its own, and sums where the seal has some."""
+"""Evaluations under a protection: nothing of one site leaves, and sums where the seal has some."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a line of the ledger states of tensors: what a run declared, and what a message held of it."""
+"""Facts of tensors in a line of the ledger: what a run declared, and what a message held of it."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class MentionPair:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether both agree; a wrong type outweighs a wrong border."""
+        """Return how far both agree; a wrong type outweighs a wrong border."""
         if self.predicted is None:
             return "missed"
         if self.gold is None:

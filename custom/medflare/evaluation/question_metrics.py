@@ -45,7 +45,7 @@ class AnsweredQuestion(RecordModel):
 
     @property
     def right(self) -> bool:
-        """Whether the model chose the right option."""
+        """True if the model chose the right option."""
         return self.chosen == self.answer
 
     @property

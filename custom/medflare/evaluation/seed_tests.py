@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether one method beats another: paired by training seed, and corrected for the comparisons of a table.
+"""Tests of one method against another: paired by training seed, corrected for the comparisons of a table.
 
 Two trainings of one method differ by their seeds. A test that resamples only the studies does not see that
 difference and calls noise of training significant in 14 to 51 of 100 tables (ST-2), so what is tested here is

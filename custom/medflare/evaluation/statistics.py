@@ -86,7 +86,7 @@ class Difference:
 
     @property
     def significant(self) -> bool:
-        """Whether chance alone is an implausible explanation at the 5 % level."""
+        """True if chance alone is an implausible explanation at the 5 % level."""
         return self.p < 1 - LEVEL
 
 

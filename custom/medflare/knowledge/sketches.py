@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which sketches of knowledge graphs can be compared, and the Jaccard similarity they estimate (DD-3)."""
+"""Comparability of sketches of knowledge graphs, and the Jaccard similarity they estimate (DD-3)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What learners of reports of single images share: a round of batches, its loss terms, drafts and tests.
+"""Shared parts of learners of reports of single images: a round of batches, its loss terms, drafts and tests.
 
 A method adds its model, its optimiser and the loss of a batch.
 """

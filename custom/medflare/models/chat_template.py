@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an instruction model's own chat template puts around a user's message."""
+"""The text that an instruction model's own chat template puts around a user's message."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ TORCHVISION_RESNETS = ("resnet18", "resnet50", "resnet101")
 
 
 class EncoderSettings(Settings):
-    """Which network looks at the image.
+    """Settings of the image encoder.
 
     weights: `embedded` (ours, only for `small`), `none`, or `site`: the file of torchvision weights, or for
     `cvt_21` the Hugging Face folder, that the site's own site.yaml names as `encoder_weights`; a job names no

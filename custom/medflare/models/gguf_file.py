@@ -23,7 +23,7 @@ ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma2", "gemma3
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """What a file says of itself.
+    """Metadata of a GGUF file.
 
     Attributes:
         quantisation: types of the tensors, each with how many are of it.

@@ -34,7 +34,7 @@ Wording = Callable[[ChatTurn], dict[str, Any]]
 
 
 class ModelFacts(Settings):
-    """What is recorded of a model when it is added: medflare_model.json in its folder."""
+    """Facts recorded of a model when it is added: medflare_model.json in its folder."""
 
     name: str
     source: str = Field(description="file or folder it was made of, without its place")

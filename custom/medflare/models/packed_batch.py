@@ -69,9 +69,9 @@ def pack(rows: Sequence[Sequence[int]], starts: Sequence[int], device: torch.dev
             path.append(node)
         paths.append(path)
         first.append(sum(node < known for node in path))
-    own = [path[begin:] for path, begin in zip(paths, first, strict=True)]
+    rests = [path[begin:] for path, begin in zip(paths, first, strict=True)]
     path_ids, _ = pad_rows(paths, 0)  # (N, T)
-    queries, real = pad_rows(own, 0)  # (N, Q)
+    queries, real = pad_rows(rests, 0)  # (N, Q)
     places = torch.tensor(first)[:, None] + torch.arange(queries.shape[1])  # (N, Q)
     visible = torch.arange(path_ids.shape[1]) <= places[:, :, None]  # (N, Q, T)
     sources = [node for path, start in zip(paths, starts, strict=True) for node in path[start - 1 :]]

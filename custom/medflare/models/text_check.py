@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a language model predicts text, and how fast this machine reads and writes with it."""
+"""Check that a language model predicts text, and measure how fast this machine reads and writes with it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NEW = 32
 
 @dataclass(frozen=True, slots=True)
 class TextCheck:
-    """What a model makes of a text.
+    """A model's predictions of a text, measured.
 
     Attributes:
         perplexity: of each token; shuffled: the same with the text's words in another order.
@@ -40,7 +40,7 @@ class TextCheck:
 
     @property
     def predicts(self) -> bool:
-        """Whether the order of words means something to the model: untrained and broken weights do not."""
+        """True if the order of words matters to the model; to untrained and broken weights it does not."""
         return self.perplexity < 0.5 * self.shuffled
 
 

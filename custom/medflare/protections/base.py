@@ -151,12 +151,12 @@ class ServerProtection:
 
     @property
     def sealed(self) -> bool:
-        """Whether updates come in a form of which at most a sum can be read."""
+        """True if updates come in a form of which at most a sum can be read."""
         return self.server_reads != "updates"
 
     @property
     def readable(self) -> bool:
-        """Whether the server itself can read the state of the run."""
+        """True if the server itself can read the state of the run."""
         return self.server_reads != "nothing"
 
     def expect(self, declaration: RunDeclaration) -> None:

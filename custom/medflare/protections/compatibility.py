@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which protections leave a rule what it must read; checked when a job is made and when a run starts."""
+"""Check that a protection leaves a rule what it must read, when a job is made and when a run starts."""
 
 from __future__ import annotations
 

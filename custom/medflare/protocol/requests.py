@@ -63,7 +63,7 @@ class PrepareOptions(TaskOptions):
 
 
 class SketchOptions(TaskOptions):
-    """Which sketches the server has, from which exchange, and from which growth on it wants new ones."""
+    """The sketches that the server has, the exchange of each, and the growth from which it wants new ones."""
 
     held: Annotated[dict[SiteName, int], Field(max_length=MOST_SITES)]
     exchange: int = Field(ge=-1, le=MOST_ROUNDS)

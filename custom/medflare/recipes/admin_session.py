@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an admin does with runs at a server: go on with one, pause one. Through FLARE's admin API."""
+"""An admin's commands for runs at a server, through FLARE's admin API: resume one, pause one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rule, method, uplink codec and protection go together; the rest is refused early.
+"""Combinations of rule, method, uplink codec and protection that work; others are refused early.
 
 Everything follows from what rules, methods and codecs say of themselves, so a new one needs no line here.
 """

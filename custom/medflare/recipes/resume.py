@@ -23,7 +23,7 @@ REQUEST, PARTIES = "request", "parties"
 
 
 class StoredRequest(BaseModel):
-    """What `medflare run` was asked for, beside the job: whoever goes on with the run needs it again.
+    """Options of `medflare run` beside the job, which a resumed run needs again.
 
     Attributes:
         sites: who trains. unseen: who is tested afterwards.
@@ -36,7 +36,7 @@ class StoredRequest(BaseModel):
 
 
 class WorkspaceState:
-    """What must outlive a workspace's run: a folder beside the workspace, which FLARE's simulator wipes.
+    """Folder of what outlives a run, beside the workspace, which FLARE's simulator wipes.
 
     Args:
         workspace: of the simulator.

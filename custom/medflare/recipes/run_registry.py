@@ -17,7 +17,7 @@ from medflare.wire.storage import LOCAL_STATE, RUNS, storage_folder
 
 LOST = "its process ended without a word; `medflare resume` goes on with it"
 SECONDS_TO_END = 10.0
-"""What an orphaned process has to end by itself before it is killed."""
+"""Seconds in which an orphaned process may end by itself before it is killed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class KitRun:
 
     @property
     def name(self) -> str:
-        """What the run is called: FLARE's id of its first job."""
+        """Name of the run: FLARE's id of its first job."""
         return self.path.name
 
 

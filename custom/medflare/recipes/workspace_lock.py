@@ -33,7 +33,7 @@ class LockHolder:
 
     @property
     def on_this_machine(self) -> bool:
-        """Whether it is, or was, a process of this machine."""
+        """True if it is, or was, a process of this machine."""
         return self.host == socket.gethostname()
 
     def __str__(self) -> str:

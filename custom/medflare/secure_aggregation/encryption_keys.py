@@ -37,7 +37,7 @@ class Keys:
 
     @property
     def secret(self) -> bool:
-        """Whether it can encrypt and decrypt (a site's) or only add (the server's)."""
+        """True if it can encrypt and decrypt (a site's), False if it can only add (the server's)."""
         return bool(self.context.is_private())
 
     @cached_property

@@ -90,7 +90,7 @@ class Identity:
 
     @property
     def signed(self) -> bool:
-        """Whether there is a certificate."""
+        """True if there is a certificate."""
         return self._credentials is not None
 
     @property

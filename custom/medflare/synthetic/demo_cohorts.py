@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which synthetic hospitals show a task: some that take part in a run and one that it has not seen."""
+"""Synthetic hospitals that show a task: some that take part in a run and one that it has not seen."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who works on a run's folder: `process.json` says which job and process, `lock` lets one at a time do it."""
+"""Owner of a run's folder: `process.json` names job and process, `lock` admits one at a time."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class FolderLock:
 
     @property
     def held(self) -> bool:
-        """Whether this object holds the lock."""
+        """True if this object holds the lock."""
         return self._held is not None
 
     def write(self, text: str) -> None:
@@ -88,7 +88,7 @@ def open_lock(folder: Path, file: str = LOCK) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """Who works on a run.
+    """Job and process that work on a run.
 
     Attributes:
         job: FLARE's id. attempt: how many processes did before.

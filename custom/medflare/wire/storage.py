@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where server and sites keep what must outlive a job: outside FLARE's folder of the job.
+"""Folders in which server and sites keep what must outlive a job: outside FLARE's folder of the job.
 
 FLARE deletes that folder when a job is deployed again, and its simulator all folders of a workspace but
 `local/` and `startup/`. In a kit, what must stay lies in the kit's own folder. `storage.json` in its `local/`

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which columns of a table of studies hold image, report, patient and the rest, by their names and values."""
+"""Guess of the columns of a table of studies that hold image, report, patient and the rest."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CohortGuess:
-    """What the files of a folder seem to be.
+    """Format that the files of a folder seem to have.
 
     Attributes:
         format: a name of `settings.formats.FORMATS`.

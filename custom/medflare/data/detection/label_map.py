@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which label map fits the annotation of a folder of notes; a table to fill in where none does."""
+"""Choice of the label map that fits the annotation of a folder of notes; else a table to fill in."""
 
 from __future__ import annotations
 

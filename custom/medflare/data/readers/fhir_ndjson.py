@@ -73,7 +73,7 @@ class _Concept(_Part):
 
 
 class _Resource(_Part):
-    """What DocumentReference and DiagnosticReport say that a note needs."""
+    """Fields of DocumentReference and DiagnosticReport that a note needs."""
 
     resource_type: str
     id: str = Field(min_length=1)

@@ -200,7 +200,7 @@ class ValidatingAggregator(FLComponent):
 
     @property
     def no_contributions(self) -> bool:
-        """Whether sites answered in this exchange, and none of them had anything for the rule."""
+        """True if sites answered in this exchange, and none of them had anything for the rule."""
         return bool(self._empty) and not self._taken
 
     def _misplaced(self, site: str, round_number: int) -> str | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which sites FLARE did not give a job to, and why: from its parent process at the server to the run.
+"""Sites that FLARE gave no job to, and why: passed from its parent process at the server to the run.
 
 FLARE starts a job without the sites that refused it or to which it could not be deployed, as long as enough
 are left, and tells the job's own process nothing of them. The kit's job manager writes what FLARE found into

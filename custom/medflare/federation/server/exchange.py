@@ -41,7 +41,7 @@ Counting = Callable[[], tuple[int, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitLimits:
-    """When to stop waiting.
+    """Conditions under which an exchange stops waiting.
 
     Attributes:
         quorum: accepted replies without which the exchange has failed.

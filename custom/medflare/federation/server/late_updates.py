@@ -58,7 +58,7 @@ class LateUpdates:
 
     @property
     def kept(self) -> bool:
-        """Whether late updates count at all."""
+        """True if late updates count at all."""
         return self.mode != "discard"
 
     def begin(self, exchange: int) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run knows between two exchanges, written down and put back: the way across a crash.
+"""Saves and restores what a run knows between two exchanges, so that it survives a crash.
 
 `capture` and `restore` are each other's inverse. What is not in a state is found again as at the beginning:
 `prepare` is repeated, and its answers must be those that the run began with.

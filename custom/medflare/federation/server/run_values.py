@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a state holds of a run beside its tensors: one strict model, read before anything runs."""
+"""The values of a run's state beside its tensors: one strict model, read before anything runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SketchValues(RecordModel):
 
 
 class RosterValues(RecordModel):
-    """Who takes part: `Roster.to_json`.
+    """The participants: `Roster.to_json`.
 
     Attributes:
         excluded: site -> reason. suspended: site -> (exchange from which it is back, reason).

@@ -15,11 +15,11 @@ from medflare.selection.clock import read_profiles
 from medflare.wire.compression import Downlink, Uplink
 
 Late = Literal["discard", "next_round", "staleness_weighted"]
-"""What becomes of an update that comes after its round."""
+"""Treatment of an update that comes after its round."""
 
 
 RoundMode = Literal["sync", "async"]
-"""Whether the sites of a round train at the same time, on the same state."""
+"""`sync`: the sites of a round train at the same time, on the same state; `async`: at their own pace."""
 
 
 class RoundsSettings(Settings):

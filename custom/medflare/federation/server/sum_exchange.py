@@ -26,7 +26,7 @@ from medflare.wire.spec_codec import spec_from_json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SumExchange:
-    """What sites are asked for.
+    """A request for a sum over the sites.
 
     Attributes:
         what: what it is called in messages.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sites measure where no number of one site is read: sums under masks, nothing under encryption.
+"""Evaluations in which no number of one site is read: sums under masks, nothing under encryption.
 
 An evaluation is an exchange of sums of its own. If it is lost, the evaluation is lost and the run goes on.
 """

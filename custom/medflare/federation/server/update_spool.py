@@ -33,7 +33,7 @@ ENDING = ".safetensors"
 
 
 class Stored(RecordModel):
-    """What stands beside an update's tensors.
+    """Facts stored beside an update's tensors.
 
     Attributes:
         request: digest of what the site was asked, `messages.work_digest`; empty for an update of an earlier

@@ -54,7 +54,7 @@ from medflare.worker.config import LOCAL_STATE, WorkerConfig, residual_file, sit
 from medflare.worker.workers import ProcessWorker, ThreadWorker, Worker
 
 SECONDS_TO_GO = 60.0
-"""How long a job waits for the one before it, of the same run, to be gone."""
+"""Seconds a job waits for the one before it, of the same run, to end."""
 
 
 class ExecutorSettings(Settings):

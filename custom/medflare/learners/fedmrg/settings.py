@@ -74,7 +74,7 @@ class FedMRGSettings(MethodSettings):
 
     @property
     def contrasts(self) -> bool:
-        """Whether L_hcl is computed: it moves nothing but the encoder."""
+        """True if L_hcl is computed: it moves nothing but the encoder."""
         return self.contrastive and self.encoder_lr_scale > 0
 
     @property

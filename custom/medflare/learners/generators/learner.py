@@ -33,8 +33,8 @@ class GeneratorLearner(ImageReportLearner):
         encoder = list(self.model.encoder.parameters())
         if chosen.encoder_lr_scale == 0:
             self.model.encoder.requires_grad_(False)
-        own = {id(parameter) for parameter in encoder}
-        rest = [p for p in self.learning() if id(p) not in own and p.requires_grad]
+        of_encoder = {id(parameter) for parameter in encoder}
+        rest = [p for p in self.learning() if id(p) not in of_encoder and p.requires_grad]
         rates = [(rest, chosen.lr)]
         if chosen.encoder_lr_scale > 0:
             rates.append((encoder, chosen.lr * chosen.encoder_lr_scale))

@@ -35,7 +35,7 @@ class GeneratorOptimiserSettings(Settings):
 
 
 class GeneratorSettings(MethodSettings):
-    """What a job can choose for every one of these generators."""
+    """Settings of a job that all of these generators have."""
 
     optimiser: GeneratorOptimiserSettings = GeneratorOptimiserSettings()
     decoding: WordSearchSettings = WordSearchSettings()

@@ -146,7 +146,7 @@ class RecordsLearner(BaseLearner, Generic[SettingsT, Record, Row]):
 
     @property
     def adapter_kind(self) -> AdapterKind:
-        """What the site tests: the shared adapter, or with tensors of its own a personalised one."""
+        """The adapter that the site tests: the shared one, or with tensors of its own a personalised one."""
         return "generic"
 
     def write_own_adapter(self, folder: Path) -> None:

@@ -28,7 +28,7 @@ class WCLSettings(GeneratorSettings):
 
     @property
     def temperature(self) -> float:
-        """What similarities are divided by."""
+        """Temperature that similarities are divided by."""
         return 1.0 if self.released_temperature else self.contrast_temperature
 
 

@@ -16,7 +16,7 @@ Logits = Callable[[Tensor, Tensor], Tensor]
 
 
 class SearchConfig(PretrainedConfig):
-    """What `generate` asks of a configuration."""
+    """Configuration as transformers' `generate` asks for it."""
 
     model_type = "medflare_report_search"
 

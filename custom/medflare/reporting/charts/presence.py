@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which site took part in which round."""
+"""Chart of the sites that took part in each round."""
 
 from __future__ import annotations
 

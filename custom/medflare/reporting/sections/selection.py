@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which sites were selected to train, with which probability, and how long they took."""
+"""Section of a page: sites selected to train, their probabilities and latencies."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class ParsedOutput:
 
     @property
     def failed(self) -> bool:
-        """Whether the output as a whole is malformed."""
+        """True if the output as a whole is malformed."""
         return bool(MALFORMED & set(self.faults))
 
 

@@ -48,7 +48,7 @@ class ReportSettings(Protocol):
 
     @property
     def classification(self) -> bool:
-        """Whether the model names diagnoses before it writes."""
+        """True if the model names diagnoses before it writes."""
         ...
 
 

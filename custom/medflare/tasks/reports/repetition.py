@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a generated text goes in circles: a phrase many times in a row, or few different words."""
+"""Detection of generated text that repeats itself: a phrase many times in a row, or few different words."""
 
 from __future__ import annotations
 
