@@ -146,7 +146,6 @@ OWN_TYPES = {
     "cli/cohort_make.py": "any value of a settings model, written as YAML",
     "core/variables.py": "any value of a settings model, read from YAML",
     "data/settings/site.py": "one entry of YAML or a list of them",
-    "models/generators/transformer.py": "modules of a network, which are initialised by their class",
     "models/text_backbone.py": "a prompt with fields among plain texts, a subclass of str",
 }
 """File -> the values whose class it asks for, of those that this package defines; exceptions apart."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Guide(Protocol):
-    """What is known about one answer before it is written. States are values; the first is `start`."""
+    """Constraint on one answer before it is written. States are values; the first is `start`."""
 
     @property
     def start(self) -> Hashable:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is added to the logits of positive diagnoses while training, so that rare ones are not given up.
+"""Addition to the logits of positive diagnoses while training, so that rare ones are not given up.
 
 Source: Jin et al., PromptMRG, AAAI 2024, section 3.3, after Menon et al., ICLR 2021; BL-11.
 """

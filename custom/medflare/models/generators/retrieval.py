@@ -52,8 +52,8 @@ class ReportBank:
         """
         similar = self.describe(images) @ self.keys.to(images.device).T  # (B, n)
         if patients is not None:
-            own = patients.to(images.device)[:, None] == self.patients.to(images.device)[None]
-            similar = similar.masked_fill(own, float("-inf"))
+            of_same_patient = patients.to(images.device)[:, None] == self.patients.to(images.device)[None]
+            similar = similar.masked_fill(of_same_patient, float("-inf"))
         best = similar.topk(min(self.count, similar.shape[1]), 1)  # (B, k)
         found = self.values.to(images.device)[best.indices]  # (B, k, R)
         return found * torch.isfinite(best.values)[..., None]

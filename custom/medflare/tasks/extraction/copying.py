@@ -18,7 +18,7 @@ from medflare.models.token_table import TokenTable
 OUTSIDE, INSIDE = 12, 5
 """Tokens drafted after the first pass, outside and inside a mark: marks are short."""
 GLUED, SPACED, MARKED = range(3)
-"""What stands before a place between words: a word, a space, or a mark, where a space may follow or not."""
+"""Context before a place between words: a word, a space, or a mark, where a space may follow or not."""
 
 
 class Place(NamedTuple):
@@ -35,14 +35,14 @@ class Place(NamedTuple):
     marks: int = 0
 
 
-class Path(NamedTuple):
+class CopyPath(NamedTuple):
     """A way that the answer may be on: the bytes that are left up to the next place."""
 
     left: bytes
     place: Place
 
 
-State = tuple[Path, ...] | None
+CopyState = tuple[CopyPath, ...] | None
 """All ways that an answer may be on; None for free decoding that left the grammar."""
 
 
@@ -50,7 +50,7 @@ CLOSING = b"</span>"
 
 
 class CopyGuide:
-    """What an answer about one text may hold, for `models.greedy_decoding`.
+    """Content that an answer about one text may hold, for `models.greedy_decoding`.
 
     Args:
         source: the text; types: that may be opened, the likeliest first.
@@ -64,42 +64,42 @@ class CopyGuide:
         self.copied = [words.as_written(word) for word in source.words]
         self.opening = [f'<span class="{name}">'.encode() for name in types]
         self.most_marks = len(self.copied)
-        self.start: State = (Path(b"", Place(0, MARKED)),)
-        self._known: dict[Path, dict[int, tuple[Path, ...]]] = {}
+        self.start: CopyState = (CopyPath(b"", Place(0, MARKED)),)
+        self._known: dict[CopyPath, dict[int, tuple[CopyPath, ...]]] = {}
 
     # ---- the grammar -------------------------------------------------------------------------------------
 
-    def edges(self, place: Place) -> Iterator[Path]:
+    def edges(self, place: Place) -> Iterator[CopyPath]:
         """Yield what may come next at a place."""
         words, before, stack, marks = place
         if words < len(self.copied):
             if before != GLUED:
-                yield Path(self.copied[words], Place(words + 1, GLUED, stack, marks))
+                yield CopyPath(self.copied[words], Place(words + 1, GLUED, stack, marks))
             if before != SPACED:
-                yield Path(b" ", Place(words, SPACED, stack, marks))
+                yield CopyPath(b" ", Place(words, SPACED, stack, marks))
             if marks < self.most_marks:
                 taken = {kind for kind, _ in stack}
                 for kind, opening in enumerate(self.opening):
                     if kind not in taken:
-                        yield Path(opening, Place(words, MARKED, (*stack, (kind, words)), marks + 1))
+                        yield CopyPath(opening, Place(words, MARKED, (*stack, (kind, words)), marks + 1))
         if stack and before != SPACED and words > stack[-1][1]:
-            yield Path(CLOSING, Place(words, MARKED, stack[:-1], marks))
+            yield CopyPath(CLOSING, Place(words, MARKED, stack[:-1], marks))
 
     def is_end(self, place: Place) -> bool:
         """Return whether an answer may end at a place: all is copied and closed."""
         return place.words == len(self.copied) and not place.stack
 
-    def _tokens(self, path: Path) -> dict[int, tuple[Path, ...]]:
+    def _tokens(self, path: CopyPath) -> dict[int, tuple[CopyPath, ...]]:
         """Return token -> the ways that the answer may be on after it, from one way."""
         if path not in self._known:
-            found: dict[int, dict[Path, None]] = {}
+            found: dict[int, dict[CopyPath, None]] = {}
             self._walk(path, b"", found)
             if not path.left and self.is_end(path.place):
                 found[self.words.end] = {path: None}
             self._known[path] = {token: tuple(paths) for token, paths in found.items()}
         return self._known[path]
 
-    def _walk(self, path: Path, before: bytes, found: dict[int, dict[Path, None]]) -> None:
+    def _walk(self, path: CopyPath, before: bytes, found: dict[int, dict[CopyPath, None]]) -> None:
         """Collect the tokens that begin with the bytes `before` and go on along a way."""
         table = self.words.table
         if not path.left:
@@ -109,27 +109,27 @@ class CopyGuide:
         for size in range(1, len(path.left) + 1):
             text = before + path.left[:size]
             if (token := table.tokens.get(text)) is not None:
-                found.setdefault(token, {})[Path(path.left[size:], path.place)] = None
+                found.setdefault(token, {})[CopyPath(path.left[size:], path.place)] = None
             if not table.begins_a_token(text):
                 return
-        self._walk(Path(b"", path.place), before + path.left, found)
+        self._walk(CopyPath(b"", path.place), before + path.left, found)
 
     # ---- of a guide --------------------------------------------------------------------------------------
 
-    def allowed(self, state: State) -> Collection[int] | None:
+    def allowed(self, state: CopyState) -> Collection[int] | None:
         if self.free or state is None:
             return None
         return {token for path in state for token in self._tokens(path)}
 
-    def after(self, state: State, token: int) -> State:
+    def after(self, state: CopyState, token: int) -> CopyState:
         return self._ways(state, token)
 
-    def _ways(self, state: State, token: int) -> State:
+    def _ways(self, state: CopyState, token: int) -> CopyState:
         """Return the ways after a token; None where there is none."""
         paths = dict.fromkeys(way for path in state or () for way in self._tokens(path).get(token, ()))
         return tuple(paths) or None
 
-    def draft(self, state: State, first: bool) -> list[int]:
+    def draft(self, state: CopyState, first: bool) -> list[int]:
         """Return the rest of the text as if nothing more were marked, all of it beside the prompt."""
         if state is None:
             return []
@@ -140,7 +140,7 @@ class CopyGuide:
             tokens = [*tokens, self.words.end]
         return self._possible(state, tokens if first else tokens[:ahead])
 
-    def _possible(self, state: State, tokens: Sequence[int]) -> list[int]:
+    def _possible(self, state: CopyState, tokens: Sequence[int]) -> list[int]:
         """Return tokens as far as the grammar has a way for them."""
         kept: list[int] = []
         for token in tokens:
@@ -150,14 +150,14 @@ class CopyGuide:
             kept.append(token)
         return kept
 
-    def ending(self, state: State) -> list[int]:
+    def ending(self, state: CopyState) -> list[int]:
         """Return the rest of the text without further marks, open ones closed at once."""
         if state is None or self.free:
             return []
         path = state[0]
         return [*self._plain_copy(path, len(self.copied), close=True), self.words.end]
 
-    def _plain_copy(self, path: Path, ahead: int, close: bool = False) -> list[int]:
+    def _plain_copy(self, path: CopyPath, ahead: int, close: bool = False) -> list[int]:
         """Return tokens of the bytes that a way has left, and of the next `ahead` words as plain copies.
 
         Open marks are closed at the end of the text, or with `close` as soon as they hold a word.
@@ -174,7 +174,7 @@ class CopyGuide:
 
 
 class CopyWords:
-    """How a model writes words: its tokens by their bytes. Made once for a model."""
+    """Tokens of a model by their bytes, made once for a model."""
 
     def __init__(self, model: TextBackbone, table: TokenTable) -> None:
         self.model, self.table, self.end = model, table, model.end
