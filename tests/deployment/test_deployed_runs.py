@@ -11,6 +11,7 @@ import deployed_jobs
 import peft
 import pytest
 from deployed import ADMIN, SERVER, SITES, Federation, Finished
+from deployed_jobs import Simulated
 from deployed_records import assert_same_adapter, contents, differences, facts, found_in
 from transformers import AutoModelForCausalLM
 
@@ -22,6 +23,12 @@ RUNS = ("fedmrg", "fed_medlora")
 @pytest.fixture(scope="module", params=RUNS)
 def deployed_run(request: pytest.FixtureRequest) -> tuple[str, Finished]:
     return request.param, request.getfixturevalue(f"{request.param}_run")
+
+
+@pytest.fixture(scope="module", params=["fedmrg", pytest.param("fed_medlora", marks=pytest.mark.long)])
+def compared_run(request: pytest.FixtureRequest, simulated: Any) -> tuple[Finished, Simulated]:
+    """A deployed run and the simulator's of the same job; ddcs_qa is compared in test_deployed_selection."""
+    return request.getfixturevalue(f"{request.param}_run"), simulated[request.param]
 
 
 def test_a_job_over_mtls_completes_with_every_site_in_every_round(
@@ -43,17 +50,15 @@ def test_computing_and_transfer_of_every_site_are_measured(deployed_run: tuple[s
             assert sum(spent.values()) < entry.seconds
 
 
-def test_the_downloaded_record_says_what_the_simulator_says(
-    deployed_run: tuple[str, Finished], simulated: Any
-) -> None:
-    name, run = deployed_run
-    assert differences(facts(run.record), facts(simulated[name].record)) == []
+def test_the_downloaded_record_says_what_the_simulator_says(compared_run: tuple[Finished, Simulated]) -> None:
+    run, simulated = compared_run
+    assert differences(facts(run.record), facts(simulated.record)) == []
 
 
-def test_the_downloaded_adapter_is_the_simulators(deployed_run: tuple[str, Finished], simulated: Any) -> None:
-    name, run = deployed_run
+def test_the_downloaded_adapter_is_the_simulators(compared_run: tuple[Finished, Simulated]) -> None:
+    run, simulated = compared_run
     for kept in run.record.artefacts.values():
-        assert_same_adapter(run.folder / kept, simulated[name].folder / kept)
+        assert_same_adapter(run.folder / kept, simulated.folder / kept)
 
 
 def test_the_downloaded_folder_opens_with_peft(
