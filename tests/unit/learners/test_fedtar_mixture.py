@@ -122,10 +122,11 @@ def test_the_likelihood_never_falls_without_merging() -> None:
 
 
 def test_it_stops_when_the_likelihood_stands_still_and_after_its_iterations() -> None:
-    still = fit_mixture(sites(), SIXTEEN, seed=0)
+    coarse = FOUR.model_copy(update={"tolerance": 0.01, "iterations": 50})
+    still = fit_mixture(sites(), coarse, seed=0)
     assert still.done
-    assert len(still.likelihoods) < SIXTEEN.iterations
-    assert abs(still.likelihoods[-1] - still.likelihoods[-2]) < SIXTEEN.tolerance
+    assert len(still.likelihoods) < coarse.iterations
+    assert abs(still.likelihoods[-1] - still.likelihoods[-2]) < coarse.tolerance
     assert len(fit_mixture(sites(), FOUR, seed=0).likelihoods) == FOUR.iterations
 
 
@@ -191,6 +192,40 @@ def test_a_lone_patient_gets_no_component_of_its_own() -> None:
     values = torch.cat([patients(60, 1, 0.3), torch.tensor([[1.2, 0.5]], dtype=torch.float64)])
     mixture = of(fit_mixture([values], SIXTEEN, seed=0))
     assert (mixture.means[mixture.weights > 0][:, 0] < 0.8).all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_q_still_says_how_old_a_patient_is(seed: int) -> None:
+    """TAR-20. Merging in every M-step left R² of age at 0.00 to 0.02 here."""
+    draw = torch.Generator().manual_seed(seed)
+    age = torch.randn(120, generator=draw, dtype=torch.float64) * 0.15 + 0.6
+    values = torch.stack([age, (torch.rand(120, generator=draw) < 0.5).double()], 1)
+    server = fit_mixture([values[:60], values[60:]], SIXTEEN, seed)
+    q = of(server).assign(values)
+    left = age - q @ torch.linalg.lstsq(q, age[:, None], driver="gelsd").solution[:, 0]
+    explained = 1 - float(left.square().mean() / age.var())
+    assert explained > 0.4
+    report = server.report()
+    assert report["explained"][0] == pytest.approx(explained, abs=0.05), "without looking at a patient"
+    assert report["explained"][1] == pytest.approx(1.0, abs=0.01)
+
+
+def test_the_record_says_what_became_of_every_component() -> None:
+    report = fit_mixture(sites(), SIXTEEN, seed=1).report()
+    assert report["components"] + report["merged"] + report["empty"] == SIXTEEN.components
+    assert report["merged"] > 0
+    lone = fit_mixture([torch.full((20, 2), 0.5, dtype=torch.float64)], FOUR, seed=0).report()
+    assert lone["explained"] == [0.0, 0.0], "nothing differs between patients"
+
+
+def test_components_are_merged_in_the_last_step_alone() -> None:
+    server = FederatedMixture(SIXTEEN.model_copy(update={"iterations": 3}), 2, 0)
+    mixture, alive = server.begin(add_sums([profile_moments(site) for site in sites()])), []
+    while not server.done:
+        mixture = server.step(add_sums([em_statistics(mixture, site) for site in sites()]))
+        alive.append(mixture.alive)
+    assert alive[:2] == [16, 16]
+    assert alive[2] < 16
 
 
 def test_merging_keeps_the_sums() -> None:

@@ -153,10 +153,20 @@ def test_the_mixture_and_whether_it_tells_patients_apart(informative: bool, fact
         "likelihoods": [-1.0, -0.25, 0.5],
         "components": 2,
         "weights": [0.75, 0.0, 0.25],
+        "merged": 1,
+        "empty": 0,
+        "explained": [0.62, 0.0],
         "informative": informative,
     }
     reader = read_html(section_html("preparation", record(preparation={"mixture": mixture})))
-    for words in ("2 of 3", "75 %", "−1 at first, 0.5 at last", fact):
+    for words in (
+        "2 of 3",
+        "75 %",
+        "62 %, 0 %",
+        "merged, of too few patients",
+        "−1 at first, 0.5 at last",
+        fact,
+    ):
         assert words in reader.text
     assert pictures(reader) == ["log-likelihood over iterations by all sites; from −1 to 0.5."]
 

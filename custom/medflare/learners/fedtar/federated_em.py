@@ -26,6 +26,8 @@ PROFILES, STATISTICS = "profiles.", "statistics."
 OBSERVED, FIRST, SECOND = f"{PROFILES}observed", f"{PROFILES}first", f"{PROFILES}second"
 PATIENTS = f"{PROFILES}patients"
 N, F, Q, LIKELIHOOD = (f"{STATISTICS}{part}" for part in ("n", "f", "q", "likelihood"))
+EMPTY = 1e-9
+"""Patients Σ q up to which a component is nobody's."""
 LEAST_LOG = -1e3
 """A patient's log-likelihood counts for no less: the sum keeps a bound, and it only decides when to stop."""
 
@@ -105,10 +107,11 @@ def em_statistics(mixture: Mixture, values: Tensor, fewest: int = 1) -> State:
 def maximise(totals: Mapping[str, Tensor], regularisation: float, least: float) -> Mixture:
     """Take the M-step: π_j = N_j / Σ N, μ_j = F_j / N_j, σ²_j = Q_j / N_j − μ_j² + regularisation.
 
-    Components of fewer than `least` patients are merged before anything is divided by their N_j.
+    Components of fewer than `least` patients are merged before anything is divided by their N_j; with 0 only
+    those of nobody are.
     """
     n, f, q = (totals[name].double().clone() for name in (N, F, Q))
-    into = _merged(n, f, q, max(least, 1e-9), regularisation)
+    into = _merged(n, f, q, max(least, EMPTY), regularisation)
     means, variances = _shape(n, f, q, regularisation)
     n = torch.where(into == torch.arange(len(n)), n, torch.zeros_like(n))
     return Mixture(n / n.sum(), means[into], variances[into])
@@ -139,7 +142,7 @@ def _merged(n: Tensor, f: Tensor, q: Tensor, least: float, regularisation: float
         others = [j for j in alive if j != small]
         means, variances = _shape(n, f, q, regularisation)
         apart = (means[others] - means[small]).square() / (variances[others] + variances[small])
-        empty = n[small] <= 1e-9
+        empty = n[small] <= EMPTY
         nearest = others[int(n[others].argmax() if empty else apart.sum(1).argmin())]
         for part in (n, f, q):
             part[nearest] += part[small]
@@ -151,6 +154,12 @@ class FederatedMixture:
     """The server's side: `begin` with the totals of `profile_moments`, then `step` with those of
     `em_statistics` until `done`.
 
+    Components of few patients are merged once, in the last M-step (TAR-20): in the first ones they are still
+    on their way to patients of their own, and merging them there loses most of what the data can tell apart.
+
+    Attributes:
+        merged: patients Σ q of each component that the last M-step merged, without those of nobody.
+
     Args:
         entries: D. seed: of the low-discrepancy set of first means, which all sites start from.
     """
@@ -160,6 +169,7 @@ class FederatedMixture:
         self.mixture: Mixture | None = None
         self.likelihoods: list[float] = []
         self.informative = True
+        self.merged: list[float] = []
 
     @property
     def done(self) -> bool:
@@ -204,19 +214,36 @@ class FederatedMixture:
         return mixture
 
     def step(self, totals: Mapping[str, Tensor]) -> Mixture:
-        """Take one M-step; return the mixture to send for the next E-step, or to keep."""
+        """Take one M-step; return the mixture to send for the next E-step, or to keep.
+
+        The one to keep has no component of fewer than `least_patients`.
+        """
         assert self.mixture is not None
         self.likelihoods.append(float(totals[LIKELIHOOD]) / float(totals[N].sum()))
-        settings = self.settings
-        self.mixture = maximise(totals, settings.regularisation, settings.least_patients)
+        settings, least = self.settings, self.settings.least_patients if self.done else 0.0
+        self.mixture = maximise(totals, settings.regularisation, least)
+        lost = (self.mixture.weights == 0) & (totals[N] > EMPTY)
+        self.merged = sorted(totals[N][lost].tolist())
         return self.mixture
 
     def report(self) -> dict[str, Any]:
-        """Return facts for run.json; `components` counts those that were not merged."""
+        """Return facts for run.json (TAR-20).
+
+        `components` counts those that were not merged; `merged` those of too few patients, and `empty` those
+        of nobody, out of `settings.components`. `explained`: R² of each entry of a profile from q_p.
+        """
         assert self.mixture is not None
-        iterations = {"iterations": len(self.likelihoods), "likelihoods": list(self.likelihoods)}
-        weights = {"components": self.mixture.alive, "weights": self.mixture.weights.tolist()}
-        return iterations | weights | {"informative": self.informative}
+        alive, asked = self.mixture.alive, self.settings.components
+        return {
+            "iterations": len(self.likelihoods),
+            "likelihoods": list(self.likelihoods),
+            "components": alive,
+            "weights": self.mixture.weights.tolist(),
+            "merged": len(self.merged),
+            "empty": asked - alive - len(self.merged),
+            "explained": self.mixture.explained().tolist(),
+            "informative": self.informative,
+        }
 
 
 def fit_mixture(sites: Sequence[Tensor], settings: MixtureSettings, seed: int) -> FederatedMixture:

@@ -22,6 +22,10 @@ from medflare.core.tensors import SharedSpec, State, check_state
 
 MOST_ITERATIONS = 200
 """Of federated EM, and so the most sums of profiles that a site answers in one job."""
+DRAWS = 4096
+"""From a mixture, to see what q_p says of an entry."""
+LEAST_SPREAD = 1e-5
+"""Variance up to which an entry counts as the same for all."""
 MIXTURE = "mixture."
 WEIGHTS, MEANS, VARIANCES = f"{MIXTURE}weights", f"{MIXTURE}means", f"{MIXTURE}variances"
 
@@ -44,7 +48,7 @@ class MixtureSettings(Settings):
     least_patients: float = Field(
         default=10.0,
         ge=0,
-        description="a component of fewer is merged into the nearest: it would point at a patient",
+        description="a component of fewer is merged into the nearest at the end: it would point at a patient",
     )
 
 
@@ -83,6 +87,22 @@ class Mixture:
     def assign(self, values: Tensor) -> Tensor:
         """Return q_p: (P, K), rows sum to 1; of a patient of whom nothing is known, the weights."""
         return torch.softmax(self.log_joint(values), 1)
+
+    def explained(self) -> Tensor:
+        """Return R² of each entry by linear regression on q_p, (D,): how much of it q_p still says.
+
+        Of seeded draws from the mixture, so that no patient is looked at; 0 of an entry that is the same for
+        all. Near 0, patients who differ in this entry get the same factors.
+        """
+        draw = torch.Generator().manual_seed(0)
+        component = torch.multinomial(self.weights, DRAWS, replacement=True, generator=draw)
+        noise = torch.randn(DRAWS, self.means.shape[1], generator=draw, dtype=torch.float64)
+        values = self.means[component] + noise * self.variances[component].sqrt()
+        q = self.assign(values)[:, self.weights > 0]
+        left = values - q @ torch.linalg.lstsq(q, values, driver="gelsd").solution
+        spread = values.var(0)
+        share = 1 - left.square().mean(0) / spread
+        return torch.where(spread > LEAST_SPREAD, share.clamp(min=0.0), torch.zeros_like(share))
 
     def state(self) -> State:
         """Return what an unseen site needs to compute q_p; no component is of fewer than `least_patients`."""

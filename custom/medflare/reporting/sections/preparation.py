@@ -20,6 +20,7 @@ def view(record: RunRecord) -> dict[str, Any] | None:
     informative = bool(mixture.get("informative", True))
     facts = {
         "components left": f"{mixture.get('components')} of {len(weights)}",
+        **_lost(mixture),
         "iterations": mixture.get("iterations"),
         "tells patients apart": "yes" if informative else "no",
         "largest share of patients": f"{100 * max(weights, default=0):.0f} %",
@@ -33,11 +34,21 @@ def view(record: RunRecord) -> dict[str, Any] | None:
     return {
         "informative": informative,
         "facts": facts,
-        "figure": Figure(
-            title="Mean log-likelihood", drawing=drawing, remark="must not fall, but for a merged component"
-        ),
+        "figure": Figure(title="Mean log-likelihood", drawing=drawing, remark="must not fall"),
         "shares": Disclosure(
             summary="Shares of the components",
             table=Table(head=["component", "patients"], rows=rows, style="compact"),
         ),
     }
+
+
+def _lost(mixture: dict[str, Any]) -> dict[str, Any]:
+    """Return what became of the other components, and what q_p says of a profile; not in older records."""
+    facts = {}
+    if "merged" in mixture:
+        facts["merged, of too few patients"] = mixture["merged"]
+        facts["empty"] = mixture["empty"]
+    if mixture.get("explained"):
+        shares = (f"{100 * share:.0f} %" for share in mixture["explained"])
+        facts["R² of each entry of a profile"] = ", ".join(shares)
+    return facts
