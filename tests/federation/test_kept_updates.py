@@ -128,3 +128,13 @@ def test_who_was_accepted_is_not_asked_again(
     assert (ours.accepted, ours.metrics, ours.traffic) == (theirs.accepted, theirs.metrics, theirs.traffic)
     assert set(ours.timings) == set(SITES)
     assert not list((run.state.parent / "updates").glob("*")), "the state holds them now"
+
+
+def test_a_record_that_a_power_cut_damaged_is_that_of_the_state(federation: Make) -> None:
+    run = federation(controller={"num_rounds": 3})
+    Interruption(run)
+    assert run.run().status == "stopped"
+    (run.state.parent / "run.json").write_bytes(b"")
+    again = resumed(run)
+    again.tamper = None
+    assert [len(entry.accepted) for entry in completed(again).rounds] == [3, 3, 3]

@@ -171,10 +171,15 @@ class RunRecord(RecordModel):
 
     def write(self, path: Path) -> None:
         """Write the record atomically, so that a reader never sees half of it."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        scratch = path.with_suffix(".tmp")
-        scratch.write_text(self.model_dump_json(indent=1), encoding="utf-8")
-        os.replace(scratch, path)
+        write_record(path, self.model_dump_json(indent=1))
+
+
+def write_record(path: Path, text: str) -> None:
+    """Write the JSON of a record atomically."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_suffix(".tmp")
+    scratch.write_text(text, encoding="utf-8")
+    os.replace(scratch, path)
 
 
 def read_record(path: Path) -> RunRecord:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from medflare.core.config import parse
-from medflare.core.errors import ConfigError, MedflareError
+from medflare.core.errors import ConfigError, DataError, MedflareError
 from medflare.core.run_record import RunRecord, read_record
 from medflare.federation.engine import (
     Client,
@@ -155,7 +155,9 @@ class RoundsController(Controller):
         self.store.open(job, resuming=bool(self.args.resumes))
         if not self.args.resumes:
             return None
-        before = read_record(self.store.record)
+        if has_state(self.store.state):
+            self.saved = load_run(self.store.state)
+        before = self._record_before()
         if (before.job, before.seed) != (self.args.job, self.args.seed):
             raise ConfigError(
                 f"run {self.store.path.name} is of job '{before.job}' with seed {before.seed}; this job is "
@@ -163,9 +165,19 @@ class RoundsController(Controller):
             )
         if before.status == "completed":
             raise ConfigError(f"run {self.store.path.name} is completed; there is nothing left to do in it.")
-        if has_state(self.store.state):
-            self.saved = load_run(self.store.state)
         return before
+
+    def _record_before(self) -> RunRecord:
+        """Return the record of the run's earlier job; that of its state where run.json is damaged.
+
+        Only the state is forced to the disk: a power cut may leave half a record.
+        """
+        try:
+            return read_record(self.store.record)
+        except DataError:
+            if self.saved is None:
+                raise
+            return self.saved.record
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Let an admin ask for a pause, and a suspended site that FLARE reaches again, or

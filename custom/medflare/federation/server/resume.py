@@ -28,7 +28,6 @@ def capture(run: Run, exchanges_done: int) -> RunState:
     """Return the state of a run after so many exchanges; before the first one, 0."""
     tensors, _ = run.protection.outgoing(run.model.tensors, {})
     sketches = run.sketches.sketches
-    record = run.recorder.record
     values = {
         "roster": run.roster.to_json(),
         "best": run.checkpoints.best,
@@ -56,7 +55,7 @@ def capture(run: Run, exchanges_done: int) -> RunState:
         totals=run.model.totals,
         rule=run.rule.state_dict(),
         values=values,
-        record=record.model_dump(mode="json"),
+        record=run.recorder.text(),
     )
 
 

@@ -6,12 +6,13 @@ from __future__ import annotations
 import importlib.metadata
 import math
 import platform
+import textwrap
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from medflare.core.run_record import RoundRecord, RunRecord, SiteRecord, Traffic
+from medflare.core.run_record import RoundRecord, RunRecord, SiteRecord, Traffic, write_record
 from medflare.core.site_description import description_of
 from medflare.learners.registry import METHODS
 from medflare.version import __version__
@@ -62,6 +63,14 @@ def weighted_means(
     }
 
 
+_NO_ROUNDS, _OPEN, _CLOSE = '\n "rounds": [],\n', '\n "rounds": [\n', "\n ],\n"
+
+
+def _text_in_list(entry: RoundRecord) -> str:
+    """Return a round as it stands in the list of a record's JSON."""
+    return textwrap.indent(entry.model_dump_json(indent=1), "  ")
+
+
 class RunRecorder:
     """The record of one run and the files it is written to.
 
@@ -80,6 +89,7 @@ class RunRecorder:
     ) -> None:
         self.path, self.copy = path, copy
         self._started = time.monotonic()
+        self._rounds: list[str] = []
         self.record = RunRecord(
             job=job,
             method="",
@@ -98,16 +108,32 @@ class RunRecorder:
 
     def go_on_with(self, record: RunRecord) -> None:
         """Take the record of an earlier job of the run, and count its seconds."""
-        self.record = record
+        self.record, self._rounds = record, []
         self.record.status, self.record.reason = "running", ""
         self._started = time.monotonic() - record.seconds
 
     def write(self) -> None:
         """Write run.json atomically, and its copy that outlives the job."""
         self.record.seconds = round(time.monotonic() - self._started, 3)
-        self.record.write(self.path)
-        if self.copy is not None:
-            self.record.write(self.copy)
+        text = self.text()
+        for path in filter(None, (self.path, self.copy)):
+            write_record(path, text)
+
+    def text(self) -> str:
+        """Return the record as `model_dump_json(indent=1)` would.
+
+        A round is made into text once, when the next one has begun: what a write costs does not grow with the
+        rounds that are over.
+        """
+        rounds = self.record.rounds
+        self._rounds += map(_text_in_list, rounds[len(self._rounds) : -1])
+        frame = self.record.model_copy(update={"rounds": []}).model_dump_json(indent=1)
+        if not rounds:
+            return frame
+        before, after = frame.split(
+            _NO_ROUNDS
+        )  # no other line begins like that: inner ones are indented more
+        return "".join([before, _OPEN, ",\n".join([*self._rounds, _text_in_list(rounds[-1])]), _CLOSE, after])
 
     def add_sites(self, facts: Mapping[str, Mapping[str, Any]]) -> None:
         """Take the descriptions that the sites sent in `prepare`."""

@@ -34,7 +34,7 @@ class RunState:
         totals: sums over the last exchange's updates.
         rule: `AggregationRule.state_dict()`: tensors, mappings of tensors, or JSON values.
         values: everything else that the run knows (`resume.captured`); JSON types.
-        record: the run's record at that moment; JSON types.
+        record: the run's record at that moment, as its JSON text.
     """
 
     exchanges_done: int
@@ -42,7 +42,7 @@ class RunState:
     totals: State = field(default_factory=dict)
     rule: dict[str, Any] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
-    record: dict[str, Any] = field(default_factory=dict)
+    record: str = "{}"
 
 
 def save_state(folder: Path, state: RunState) -> None:

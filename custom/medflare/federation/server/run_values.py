@@ -84,7 +84,9 @@ def load_run(folder: Path) -> SavedRun:
     """
     state = load_state(folder)
     try:
-        return SavedRun(state, RunValues.model_validate(state.values), RunRecord.model_validate(state.record))
+        return SavedRun(
+            state, RunValues.model_validate(state.values), RunRecord.model_validate_json(state.record)
+        )
     except ValidationError as error:
         where = explain(error, RunValues, "the state of the run")
         raise DataError(
