@@ -64,12 +64,14 @@ class Federation:
         kits: folder with one kit for each participant.
         processes: name -> the parent process that its start script became.
         sessions: user -> an open session of the Python API; a login takes more than a second.
+        environments: name -> further variables of its processes.
         seconds: what took how long, for the report.
     """
 
     kits: Path
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     sessions: dict[str, Session] = field(default_factory=dict)
+    environments: dict[str, dict[str, str]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
     # ---- processes ---------------------------------------------------------------------------------------
@@ -84,7 +86,9 @@ class Federation:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    env=environment() | {"PATH": bare_path(self.kits / "bin")},
+                    env=environment()
+                    | {"PATH": bare_path(self.kits / "bin")}
+                    | self.environments.get(name, {}),
                     cwd=kit,
                     start_new_session=True,
                 )

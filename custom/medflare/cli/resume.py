@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import typer
@@ -18,13 +19,19 @@ def resume(
         ..., help="A simulator's workspace; with --kit, the id of the run's first job."
     ),
     kit: Path | None = KIT,
+    watch: bool = typer.Option(
+        False,
+        "--watch",
+        help="With --kit: wait for its end, and go on as often as the job's max_resumptions.",
+    ),
     page: bool = typer.Option(True, help="In a workspace: write the HTML page."),
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Goes on with a run that crashed, was stopped or paused, at the exchange it was in.
 
     The result is the one that an undisturbed run would have had, to the last bit, if the sites are the same.
-    At a server a new job is submitted, which names the run that it goes on with.
+    At a server a new job is submitted, which names the run that it goes on with. With --watch the job that
+    runs is waited for first, and only a run whose processes died goes on.
 
     [bold]Example[/bold]: medflare resume runs/demo/fedmrg
     """
@@ -33,13 +40,18 @@ def resume(
 
         resume_workspace(Path(run), page, as_json)
         return
-    from medflare.recipes.admin_session import resume_job
+    from medflare.recipes.admin_session import resume_job, watch_job
 
-    job = resume_job(kit, run)
+    if watch:
+        job = watch_job(
+            kit, run, run, lambda job: print(f"job {job} goes on with run {run}", file=sys.stderr)
+        )
+    else:
+        job = resume_job(kit, run)
     if as_json:
         print_json({"run": run, "job": job})
     else:
-        print(f"job {job} goes on with run {run}")
+        print(f"run {run} ended in job {job}" if watch else f"job {job} goes on with run {run}")
 
 
 @plain_errors

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from medflare.core.errors import ConfigError, RunError
+from medflare.core.errors import ConfigError, DataError, RunError
+from medflare.core.run_record import read_record
 from medflare.federation.server.controller import PAUSE_TOPIC
 from medflare.recipes.job import CLIENT_CONFIG, SERVER_CONFIG
 from medflare.wire.durable import read_json, write_json
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
     from nvflare.fuel.flare_api.flare_api import Session
 
 SECONDS = 30.0
+WATCH_SECONDS = 5.0
+"""Between two looks at a job."""
+ABORTED = "FINISHED:ABORTED"
+"""FLARE's word on a job that an admin ended."""
 
 
 @contextmanager
@@ -75,6 +81,56 @@ def resume_job(kit: Path, run: str) -> str:
                 f"run {run} cannot be gone on with ({type(error).__name__}: {error}). `list_jobs` in FLARE's "
                 "console shows the jobs that the server knows."
             ) from None
+
+
+def watch_job(kit: Path, run: str, job: str, say: Callable[[str], None]) -> str:
+    """Wait for the end of a job; while its processes die, go on with its run as often as the job allows.
+
+    Args:
+        run: FLARE's id of the run's first job. job: of the one that runs now.
+        say: takes each job that is submitted.
+
+    Returns:
+        FLARE's id of the last job.
+
+    Raises:
+        RunError: the run did not complete, and this does not change that.
+    """
+    resumed = 0
+    while True:
+        status = _wait(kit, job)
+        with admin_session(kit) as session, tempfile.TemporaryDirectory(prefix="medflare-watch-") as scratch:
+            place = Path(session.download_job_result(job, destination=scratch))
+            server = read_json(_job_folder(place) / SERVER_CONFIG)
+            allowed = int(server["workflows"][0]["args"].get("max_resumptions", 0))
+            ended, reason = _how_it_ended(place)
+        if ended in ("completed", "paused"):
+            return job
+        if ended == "failed" or status == ABORTED or resumed >= allowed:
+            raise RunError(f"run {run} is {ended} ({status}). {reason}")
+        job, resumed = resume_job(kit, run), resumed + 1
+        say(job)
+
+
+def _wait(kit: Path, job: str) -> str:
+    """Return FLARE's last word on a job. A server that is started again meanwhile is waited for."""
+    while True:
+        with suppress(RunError), admin_session(kit) as session:
+            while True:
+                status = str(session.get_job_meta(job)["status"])
+                if status.startswith(("FINISHED", "FAILED", "ABANDONED")):
+                    return status
+                time.sleep(WATCH_SECONDS)
+        time.sleep(WATCH_SECONDS)
+
+
+def _how_it_ended(place: Path) -> tuple[str, str]:
+    """Return (status, reason) of the record in a downloaded result; `running` where its process died."""
+    for file in sorted(place.glob("workspace/run.json")):
+        with suppress(DataError):
+            record = read_record(file)
+            return record.status, record.reason
+    return "running", "The server wrote no record."
 
 
 def pause_job(kit: Path, job: str) -> None:

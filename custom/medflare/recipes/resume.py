@@ -9,7 +9,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from medflare.core.errors import ConfigError
+from medflare.core.errors import ConfigError, DataError
+from medflare.core.run_record import read_record
 from medflare.federation.server.run_folder import PAUSE, RECORD
 from medflare.recipes.job import Job
 from medflare.recipes.job_reader import read_job
@@ -87,6 +88,14 @@ class WorkspaceState:
         if (self.run / RECORD).is_file():
             job = override(job, {"resumes": SIMULATED})
         return job, request
+
+    def died(self) -> bool:
+        """Return whether processes of the run ended before their time: the server's, or a site's, for which
+        FLARE stops the job. Whoever stops it himself does so by a signal."""
+        try:
+            return read_record(self.run / RECORD).status in ("running", "stopped")
+        except DataError:
+            return False  # it had not begun: what is wrong there would be wrong again
 
     def pause(self) -> None:
         """Ask the run to end after its present round.

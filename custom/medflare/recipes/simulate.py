@@ -136,7 +136,7 @@ def run_simulator(
             make_contexts(workspace / STARTUP, ContextParameters())
         state = WorkspaceState(workspace)
         state.begin(job, chosen, unseen)
-        return _launch(job, state, chosen, on_event, timeout, hooks)
+        return _to_its_end(job, state, chosen, on_event, timeout, hooks)
 
 
 def resume_simulator(
@@ -160,7 +160,31 @@ def resume_simulator(
     with locked(workspace):
         prepare_workspace(workspace, None)
         state.point_to()
-        return _launch(job, state, request.sites, on_event, timeout, hooks), request
+        return _to_its_end(job, state, request.sites, on_event, timeout, hooks), request
+
+
+def _to_its_end(
+    job: Job,
+    state: WorkspaceState,
+    sites: Sequence[str],
+    on_event: Callable[[dict[str, Any]], None] | None,
+    timeout: float | None,
+    hooks: Hooks | None,
+) -> RunRecord:
+    """Start the simulator, and again if its processes died, as often as the job's `max_resumptions` says."""
+    left = job.flow.settings.model_validate({"job": job.title, **job.controller}).max_resumptions
+    while True:
+        try:
+            return _launch(job, state, sites, on_event, timeout, hooks)
+        except RunError as error:
+            if not left or not state.died():
+                raise
+            left -= 1
+            if on_event is not None:
+                on_event({"time": time.time(), "phase": "resuming", "reason": str(error), "left": left})
+        job, _ = state.again()
+        prepare_workspace(state.workspace, None)
+        state.point_to()
 
 
 def _launch(

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A site's network is cut, the site stands still for two minutes, or its certificate expires in mid-run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import deployed_jobs
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cut_network import Network
+from deployed import SITES, Federation, Finished
+from deployed_programs import wait_until
+from test_deployed_crashes import medflare, submitted, tensors
+
+ENDLESS = {"steps": 1, "num_rounds": 4000, "seed": 77, "min_responses": 2, "evaluate_every": 0}
+"""A run that is paused when enough was seen."""
+SITE = "site-2"
+
+pytestmark = pytest.mark.faults
+
+
+@pytest.fixture(scope="module")
+def network(federation: Federation) -> Iterator[Network]:
+    """Between the server and site 2, which is started again to go through it, and once more afterwards."""
+    made = Network()
+    federation.kill(SITE)
+    federation.environments[SITE] = {"grpc_proxy": made.address, "no_grpc_proxy": "", "no_proxy": ""}
+    federation.start(SITE)
+    try:
+        federation.wait_ready(*SITES)
+        assert made.connections, "site 2 does not go through it"
+        yield made
+    finally:
+        made.mend()
+        del federation.environments[SITE]
+        federation.kill(SITE)
+        made.close()
+        federation.start(SITE)
+        federation.wait_ready(*SITES)
+
+
+def endless(federation: Federation, folder: Path) -> str:
+    """A run without an end, in which site 2 has taken part."""
+    job_id = federation.submit(deployed_jobs.tiny_job(folder, "fed_medlora", **ENDLESS))
+    federation.wait_event(job_id, phase="update", site=SITE, round=1)
+    return job_id
+
+
+def wait_for_updates(federation: Federation, job_id: str, there: bool, rounds: int = 2) -> None:
+    """Wait until site 2 took part, or did not, in the last rounds."""
+
+    def found() -> bool:
+        events = federation.progress(job_id)
+        last = max((e["round"] for e in events if e["phase"] == "round"), default=0)
+        recent = {e["round"] for e in events if e["phase"] == "update" and e["site"] == SITE}
+        wanted = set(range(last - rounds, last))
+        return wanted <= recent if there else last > rounds and not wanted & recent
+
+    wait_until(f"{SITE} {'back in' if there else 'out of'} the rounds of {job_id}", found, 900, every=0.5)
+
+
+def paused(federation: Federation, job_id: str, folder: Path) -> Finished:
+    medflare("pause", job_id, "--kit", federation.kits / "admin@coordinator.org")
+    run = federation.finished(job_id, folder)
+    assert run.record.status == "paused", run.record.reason
+    return run
+
+
+def absences(run: Finished) -> list[str]:
+    """Why site 2 missed rounds, each reason once."""
+    return list(dict.fromkeys(entry.absent[SITE] for entry in run.record.rounds if SITE in entry.absent))
+
+
+@pytest.mark.fault(
+    "a site's network is cut in both directions for 20 s ({how})", phase="training, mTLS", result="equal"
+)
+@pytest.mark.parametrize("how", ["stall", "reset"])
+def test_a_short_cut_of_the_network_costs_its_seconds(
+    federation: Federation, fed_medlora_run: Finished, network: Network, tmp_path: Path, how: str
+) -> None:
+    job_id = submitted(federation, tmp_path / "job", deadline=300.0)
+    federation.worker(SITE)
+    federation.wait_event(job_id, phase="round", round=1)
+    getattr(network, how)()
+    time.sleep(20)
+    network.mend()
+    run = federation.finished(job_id, tmp_path / "out")
+    assert (run.state, run.record.status) == ("FINISHED:COMPLETED", "completed"), run.record.reason
+    assert [len(entry.accepted) for entry in run.record.rounds] == [3] * len(fed_medlora_run.record.rounds)
+    assert tensors(run) == tensors(fed_medlora_run)
+
+
+@pytest.mark.fault(
+    "all processes of a site stand still for two minutes (SIGSTOP)",
+    phase="training, mTLS",
+    result="it misses rounds, by name, and takes part again",
+)
+def test_a_site_that_stood_still_for_two_minutes_takes_part_again(
+    federation: Federation, tmp_path: Path
+) -> None:
+    job_id = endless(federation, tmp_path / "job")
+    frozen = federation.tree(SITE)
+    for process in frozen:
+        process.suspend()
+    until = time.monotonic() + 120
+    wait_for_updates(federation, job_id, there=False)
+    time.sleep(max(0.0, until - time.monotonic()))
+    for process in frozen:
+        process.resume()
+    wait_for_updates(federation, job_id, there=True)
+    run = paused(federation, job_id, tmp_path / "out")
+    print("reasons:", absences(run))
+    assert absences(run)
+    assert SITE in run.record.rounds[-1].accepted
+
+
+def expiring(kit: Path, authority: Path, seconds: float) -> datetime:
+    """Give a kit a certificate of the same key and name that ends soon; return when."""
+    file = kit / "startup/client.crt"
+    chain = x509.load_pem_x509_certificates(file.read_bytes())
+    signer = serialization.load_pem_private_key(authority.read_bytes(), None)
+    old, ends = chain[0], (datetime.now(UTC) + timedelta(seconds=seconds)).replace(microsecond=0)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(old.subject)
+        .issuer_name(old.issuer)
+        .public_key(old.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(datetime.now(UTC) - timedelta(days=1))
+        .not_valid_after(ends)
+    )
+    for extension in old.extensions:
+        builder = builder.add_extension(extension.value, extension.critical)
+    new = builder.sign(signer, hashes.SHA256())  # type: ignore[arg-type]
+    file.write_bytes(b"".join(part.public_bytes(serialization.Encoding.PEM) for part in (new, *chain[1:])))
+    return ends
+
+
+@pytest.fixture
+def own_certificate(federation: Federation, network: Network) -> Iterator[Path]:
+    """Site 2's certificate, which is put back afterwards."""
+    file = federation.kits / SITE / "startup/client.crt"
+    content = file.read_bytes()
+    yield file
+    file.write_bytes(content)
+    network.mend()
+    federation.kill(SITE)
+    federation.start(SITE)
+    federation.wait_ready(*SITES)
+
+
+@pytest.mark.fault(
+    "a site's certificate expires, and its connection breaks",
+    phase="mid-run, mTLS",
+    result="out by name; takes part again with a new certificate after `resume`",
+)
+def test_a_certificate_that_expires_in_mid_run_costs_that_site_its_part(
+    federation: Federation, network: Network, own_certificate: Path, tmp_path: Path
+) -> None:
+    good = own_certificate.read_bytes()
+    federation.kill(SITE)
+    authority = next(iter(federation.kits.parent.glob("**/rootCA.key")), None) or next(
+        iter(federation.kits.parent.parent.glob("**/rootCA.key")), None
+    )
+    if authority is None:
+        pytest.skip("this version of FLARE keeps no key of its authority as a file")
+    ends = expiring(federation.kits / SITE, authority, 90)
+    federation.start(SITE)
+    federation.wait_ready(*SITES)
+    job_id = endless(federation, tmp_path / "job")
+    time.sleep(max(0.0, (ends - datetime.now(UTC)).total_seconds()) + 2)
+    wait_for_updates(federation, job_id, there=True)  # what is connected stays connected
+    network.reset()
+    network.mend()
+    wait_for_updates(federation, job_id, there=False)
+    own_certificate.write_bytes(good)
+    run = paused(federation, job_id, tmp_path / "paused")
+    print("reasons:", absences(run))
+    assert absences(run)
+    federation.kill(SITE)
+    federation.start(SITE)
+    federation.wait_ready(*SITES)
+    answer = medflare("resume", job_id, "--kit", federation.kits / "admin@coordinator.org")
+    assert isinstance(answer, dict)
+    again = str(answer["job"])
+    federation.wait_event(again, phase="update", site=SITE)
+    assert SITE in paused(federation, again, tmp_path / "again").record.rounds[-1].accepted
