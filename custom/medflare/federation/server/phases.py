@@ -18,6 +18,7 @@ from medflare.core.run_record import RoundRecord
 from medflare.core.site_description import description_of
 from medflare.core.tensors import SharedSpec, State, check_state
 from medflare.federation.server.channel import accept_any
+from medflare.federation.server.collection import train
 from medflare.federation.server.exact_comparison import compare_graphs
 from medflare.federation.server.first_values import FirstValues
 from medflare.federation.server.mixture import fit_mixture, mixture_to_fit
@@ -25,7 +26,7 @@ from medflare.federation.server.preparation import agree, rate_warning, require_
 from medflare.federation.server.quorum import ANY
 from medflare.federation.server.resume import capture, restore
 from medflare.federation.server.roster import join_reasons
-from medflare.federation.server.round import run_round, train
+from medflare.federation.server.round import run_round
 from medflare.federation.server.run import GlobalModel, Run
 from medflare.federation.server.run_recorder import add_traffic
 from medflare.federation.server.run_values import SavedRun
