@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Too little memory: how it is recognised, in an error and where the kernel ended a process for it."""
+"""Memory: what is free, what a process took, and how too little of it is recognised.
+
+In an error, and where the kernel ended a process for it.
+"""
 
 from __future__ import annotations
 
 import errno
+import resource
 from pathlib import Path
 
 _CLASSES = ("OutOfMemoryError",)
@@ -12,6 +16,7 @@ _TEXTS = ("can't allocate memory", "not enough memory", "CUDA out of memory", "C
 """Of torch's allocators, whose errors are plain RuntimeErrors on a processor."""
 _SYSTEM = Path("/proc/vmstat")
 _GROUPS = Path("/sys/fs/cgroup")
+_INFO = Path("/proc/meminfo")
 _MINE = Path("/proc/self/cgroup")
 
 
@@ -32,6 +37,21 @@ def oom_kills() -> int:
     0 where it does not say, as outside Linux. What was more than before tells of a kill since then.
     """
     return _count(_SYSTEM) + sum(_count(folder / "memory.events") for folder in _own_groups())
+
+
+def free_bytes() -> int:
+    """Return the bytes of memory that are free on this machine, within the limits of its container."""
+    rows = dict(line.split(":") for line in _INFO.read_text(encoding="utf-8").splitlines())
+    free = int(rows["MemAvailable"].split()[0]) * 1024
+    limit, used = _GROUPS / "memory.max", _GROUPS / "memory.current"
+    if limit.is_file() and used.is_file() and (most := limit.read_text(encoding="utf-8").strip()) != "max":
+        free = min(free, int(most) - int(used.read_text(encoding="utf-8")))
+    return free
+
+
+def peak_bytes() -> int:
+    """Return the most memory that this process has held so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _own_groups() -> list[Path]:

@@ -34,6 +34,7 @@ from medflare.wire.files import (
 )
 from medflare.wire.first_values import FACT as FIRST_VALUES
 from medflare.wire.first_values import describe_values
+from medflare.wire.memory import free_bytes, peak_bytes
 from medflare.wire.plan_codec import plan_from_json
 from medflare.wire.spec_codec import spec_to_json
 from medflare.wire.task_messages import TaskRequest, TaskResult
@@ -258,6 +259,7 @@ class WorkerSession:
             raise
         if canary:
             self.learner.load_local_state(before, values)
+            update.metrics.update(_memory())
         return _as_result(update)
 
     def _plan(self, request: TaskRequest, totals: State) -> RoundPlan:
@@ -302,6 +304,16 @@ def _counts(request: TaskRequest) -> bool:
     """Return whether a request is for an update that counts: no canary, and no sums of profiles."""
     hints = request.plan.get("hints", {})
     return request.task == "fit" and not request.options.get("canary") and not hints.get("profiles")
+
+
+def _memory() -> dict[str, float]:
+    """Return the memory that this worker has used at most, in GB, and as a share of what it could have."""
+    if torch.cuda.is_initialized():
+        peak, total = torch.cuda.max_memory_allocated(), torch.cuda.mem_get_info()[1]
+    else:
+        peak = peak_bytes()
+        total = peak + free_bytes()
+    return {"peak_gb": peak / 1e9, "memory_share": peak / total}
 
 
 def _as_result(update: Update) -> TaskResult:

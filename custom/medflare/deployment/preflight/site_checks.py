@@ -26,6 +26,7 @@ from medflare.models.embedded import decoder_folder
 from medflare.models.generators.writing import ReportVocabulary
 from medflare.models.vit_gpt2_folder import check_parts, fingerprint_of_parts
 from medflare.recipes.job import Job
+from medflare.wire.memory import free_bytes
 
 LEAST_DISK, GOOD_DISK = 2 * 10**9, 10**10
 """Bytes free below which a run cannot keep its state and logs, and below which somebody should look."""
@@ -175,12 +176,7 @@ def free_memory(device_name: str) -> tuple[int, str]:
     """Return (bytes free, where): on the GPU, or of this machine within the limits of its container."""
     if device_name == "cuda":
         return int(torch.cuda.mem_get_info()[0]), "GPU"
-    rows = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-    free = int(rows["MemAvailable"].split()[0]) * 1024
-    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-    if limit.is_file() and used.is_file() and (most := limit.read_text().strip()) != "max":
-        free = min(free, int(most) - int(used.read_text()))
-    return free, "CPU"
+    return free_bytes(), "CPU"
 
 
 def disk(folders: Sequence[Path]) -> list[Check]:

@@ -17,6 +17,7 @@ from medflare.core.plan import RoundPlan
 from medflare.core.run_record import RoundRecord
 from medflare.core.site_description import description_of
 from medflare.core.tensors import SharedSpec, State, check_state
+from medflare.federation.server.canary_estimate import HOPELESS, advice, estimate_round, too_full, too_slow
 from medflare.federation.server.channel import accept_any
 from medflare.federation.server.collection import train
 from medflare.federation.server.exact_comparison import compare_graphs
@@ -222,6 +223,37 @@ def run_canary(run: Run) -> None:
     run.channel.require(outcome, quorum.required, "the canary round")
     if run.protection.sealed:
         run.protection.open_sum(run.channel.in_round(plan))
+    compare_with_deadline(run, outcome.facts, len(sites) - quorum.required)
+
+
+def compare_with_deadline(run: Run, facts: Mapping[str, Mapping[str, Any]], dispensable: int) -> None:
+    """Estimate a round by the canary's step, put it on record, and refuse a run whose rounds cannot succeed.
+
+    Args:
+        facts: site -> facts of its reply in the canary.
+        dispensable: sites that may miss a round.
+
+    Raises:
+        RunError: more sites than that need more than HOPELESS times the deadline.
+    """
+    args, record = run.args, run.recorder.record
+    plan = RoundPlan(round=0, rounds=run.exchanges, steps=args.steps, fraction=args.fraction, seed=args.seed)
+    work = workload(record.configuration["settings"], 0, 0)
+    found = {
+        site: estimate_round(answer, plan, work, run.examples[site].get("train", 0))
+        for site, answer in sorted(facts.items())
+    }
+    estimates = {site: estimate for site, estimate in found.items() if estimate is not None}
+    shown = {site: estimate.to_json() for site, estimate in estimates.items()}
+    record.preparation["canary"] = {"deadline": args.deadline, "sites": shown}
+    for site, estimate in shown.items():
+        run.progress.event("a round takes about", site=site, **estimate)
+    hopeless = too_slow(estimates, args.deadline, HOPELESS)
+    if len(hopeless) > dispensable:
+        raise RunError(f"no round would succeed: {advice(hopeless, estimates, args.deadline)}")
+    if slow := too_slow(estimates, args.deadline):
+        warn(run, advice(slow, estimates, args.deadline))
+    warn(run, too_full(estimates))
 
 
 def final_test(run: Run) -> None:
