@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from medflare.core.hints import MixtureHint, RoundHints
 from medflare.core.metrics import MetricNames, Metrics
+from medflare.core.patient_privacy import PatientPrivacy
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
 from medflare.core.site_description import SiteDescription
@@ -50,6 +51,11 @@ class Learner(Protocol):
     @property
     def patient_profiles(self) -> PatientProfiles | None:
         """The profiles of the site's patients; None for a method, or a variant of it, that has none."""
+        ...
+
+    @property
+    def patient_privacy(self) -> PatientPrivacy | None:
+        """How training is differentially private, for the site's account; None where it is not."""
         ...
 
     def describe(self) -> SiteDescription:

@@ -21,6 +21,7 @@ from medflare.core.errors import UpdateError
 from medflare.core.hints import RoundHints
 from medflare.core.learner import PatientProfiles
 from medflare.core.metrics import MetricNames, Metrics
+from medflare.core.patient_privacy import PatientPrivacy
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
 from medflare.core.site_description import SiteDescription
@@ -78,6 +79,11 @@ class BaseLearner(ABC):
     @property
     def patient_profiles(self) -> PatientProfiles | None:
         """The profiles of the site's patients; None for a method that makes none."""
+        return None
+
+    @property
+    def patient_privacy(self) -> PatientPrivacy | None:
+        """How training is differentially private; None for a method, or a job, without it."""
         return None
 
     # ---- the state that sites share ----------------------------------------------------------------------

@@ -78,22 +78,25 @@ class TextModel(TextBackbone):
         heads = self.prompt_ids(prompts)
         return [Sequenced((*head, *tail), len(head)) for head, tail in zip(heads, tails, strict=True)]
 
-    def loss(self, batch: Sequence[Sequenced]) -> tuple[Tensor, int]:
+    def loss(self, batch: Sequence[Sequenced], alone: bool = False) -> tuple[Tensor, int]:
         """Return the summed negative log-likelihood of the answers' tokens, and their number.
 
         Logits are computed at the answers' positions only.
+
+        Args:
+            alone: whether each row is computed by itself, so that it has a gradient of its own.
         """
         model = self.backbone.model
         with autocast(self.backbone.precision, str(self.device)):
-            hidden, targets = self._answer_states(batch)  # (K, H), (K,)
+            hidden, targets = self._answer_states(batch, self.packs and not alone)  # (K, H), (K,)
             logits = model.get_output_embeddings()(hidden).float()  # (K, vocabulary)
         logits = scaled_logits(logits, model.config)
         return F.cross_entropy(logits, targets, reduction="sum"), len(targets)
 
-    def _answer_states(self, batch: Sequence[Sequenced]) -> tuple[Tensor, Tensor]:
+    def _answer_states(self, batch: Sequence[Sequenced], packed_rows: bool) -> tuple[Tensor, Tensor]:
         """Return the hidden states (K, H) before the answers' K tokens, and these tokens (K,)."""
         decoder = self.backbone.model.get_decoder()
-        if self.packs:
+        if packed_rows:
             packed = pack([item.ids for item in batch], [item.start for item in batch], self.device)
             return hidden_states(decoder, packed)[packed.sources], packed.targets
         ids, targets = _pad(batch, self.padding)  # (N, T)

@@ -104,6 +104,7 @@ class TextRecords(Generic[Opened, Record, Predicted]):
         predict: (model, records, site, adapter) -> what the model made of each record.
         evaluate: (predictions, optional scorers, seed) -> scores.
         quick: metrics of the curves of a running training; metrics: those that `evaluate` may have.
+        patient: whose a record is; None where it names nobody.
         scorers: whether there are optional scorers.
     """
 
@@ -114,6 +115,7 @@ class TextRecords(Generic[Opened, Record, Predicted]):
     evaluate: Callable[[Sequence[Predicted], Mapping[str, str | Path], int], Scores]
     quick: Sequence[str]
     metrics: Sequence[str]
+    patient: Callable[[Record], str | None]
     scorers: bool = False
 
     def of_split(self, cohort: Cohort, split: str) -> list[Record]:

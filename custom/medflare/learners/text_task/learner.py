@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -14,12 +15,14 @@ from safetensors.torch import save_file
 from medflare.core.errors import ConfigError
 from medflare.core.method import Method
 from medflare.core.metrics import Metrics
+from medflare.core.patient_privacy import PatientPrivacy
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import SharedSpec, State
 from medflare.data.cohort import Cohort
 from medflare.data.load import load_cohort
 from medflare.data.settings.site import SiteConfig
 from medflare.learners.client_terms.base import Shared
+from medflare.learners.patient_rows import PatientRows
 from medflare.learners.text_task.records_learner import RecordsLearner
 from medflare.learners.text_task.settings import TextTaskSettings
 from medflare.learners.text_task.shared_adapter import SharedAdapter
@@ -61,6 +64,7 @@ class TextTaskLearner(RecordsLearner[SettingsT, Record, Sequenced]):
         scorers: Mapping[str, Path] | None = None,
     ) -> None:
         self.model, self.longest = model, min(settings.max_tokens, model.context)
+        self.patients: PatientRows | None = None
         self.adapter = SharedAdapter(site, model, settings.sharing, seed)
         super().__init__(site, cohort, settings, seed, validation, scorers)
 
@@ -77,6 +81,29 @@ class TextTaskLearner(RecordsLearner[SettingsT, Record, Sequenced]):
     @property
     def backbone(self) -> Any:
         return self.model.backbone
+
+    def training_rows(self) -> tuple[Sequence[Sequenced], Counter[str]]:
+        """Return the rows to learn from; under `dp` record by record, so that each has its patient."""
+        if self.settings.dp is None:
+            return super().training_rows()
+        self.patients, rows, lost = PatientRows(), list[Sequenced](), Counter[str]()
+        for record in self.records("train"):
+            own, missed = self.rows_of([record])
+            self.patients.add(self.RECORDS.patient(record), range(len(rows), len(rows) + len(own)))
+            rows += own
+            lost += missed
+        return rows, lost
+
+    @property
+    def training_examples(self) -> int:
+        """Questions; under `dp` patients, so that nothing is told of how much is known of one."""
+        return super().training_examples if self.patients is None else len(self.patients)
+
+    @property
+    def patient_privacy(self) -> PatientPrivacy | None:
+        if self.patients is None or self.settings.dp is None:
+            return None
+        return self.patients.privacy(self.settings.dp, self.settings.local_epochs)
 
     # ---- what is declared --------------------------------------------------------------------------------
 
@@ -110,12 +137,29 @@ class TextTaskLearner(RecordsLearner[SettingsT, Record, Sequenced]):
     def begin_round(self, plan: RoundPlan) -> None:
         self.model.adapters.begin_round(plan.totals, plan.round, plan.rounds)
 
+    def train_round(self, plan: RoundPlan, seed: int) -> dict[str, float]:
+        if self.patients is None or self.settings.dp is None:
+            return super().train_round(plan, seed)
+        # Opacus takes seconds to import
+        from medflare.learners.text_task.private_training import train_round_privately
+
+        self.terms.begin(plan)
+        self._begin_training()
+        patients, privacy = self.patients.of_site(self.site), self.patient_privacy
+        steps = privacy.steps(plan) if privacy else 0
+        return train_round_privately(
+            self.model, self.train_rows, patients, self.settings, steps, seed, self.terms.watch
+        )
+
+    def _begin_training(self) -> None:
+        self.adapter.use(train=True)
+        self.model.backbone.model.train()
+
     def train(self, batches: Sequence[Sequence[Sequenced]], seed: int) -> dict[str, float]:
         # transformers' Trainer takes seconds to import
         from medflare.learners.text_task.training import train_round
 
-        self.adapter.use(train=True)
-        self.model.backbone.model.train()
+        self._begin_training()
         return train_round(self.model, batches, self.settings.optimiser, seed, self.site, self.terms.watch)
 
     def round_sums(self) -> State:

@@ -75,7 +75,7 @@ class RecordsLearner(BaseLearner, Generic[SettingsT, Record, Row]):
     ) -> None:
         self.site, self.cohort, self.settings = site, cohort, settings
         self.predictor = self.make_predictor()
-        self.train_rows, lost = self.rows_of(self.records("train"))
+        self.train_rows, lost = self.training_rows()
         self.val_rows, lost_too = self.rows_of(self.records("val"))
         self.lost = lost + lost_too
         self.validation = [] if validation is None else list(self.RECORDS.records(validation))
@@ -86,6 +86,15 @@ class RecordsLearner(BaseLearner, Generic[SettingsT, Record, Row]):
     def records(self, split: str) -> list[Record]:
         """Return the site's records of one split."""
         return self.RECORDS.of_split(self.cohort, split)
+
+    def training_rows(self) -> tuple[Sequence[Row], Counter[str]]:
+        """Return the rows to learn from, as `rows_of`."""
+        return self.rows_of(self.records("train"))
+
+    @property
+    def training_examples(self) -> int:
+        """How many examples an update is of, by which it is weighted."""
+        return len(self.train_rows)
 
     # ---- what a task adds --------------------------------------------------------------------------------
 
@@ -162,7 +171,7 @@ class RecordsLearner(BaseLearner, Generic[SettingsT, Record, Row]):
             parameters=self.parameters(),
             export=self.export(),
             examples={
-                "train": len(self.train_rows),
+                "train": self.training_examples,
                 "val": len(self.val_rows),
                 "test": len(self.records("test")),
             },
@@ -189,21 +198,25 @@ class RecordsLearner(BaseLearner, Generic[SettingsT, Record, Row]):
 
     def fit(self, plan: RoundPlan) -> Update:
         """Train one round; AdamW and its cosine start anew."""
-        started, rows = time.monotonic(), self.train_rows
+        started = time.monotonic()
         self.begin_round(plan)
         self.use()
         influence = SelfInfluence(plan.hints.influence, self._shared_loss)
-        seed = derived_seed(self.seed, self.site, plan.round)
-        size = self.settings.optimiser.batch
-        cut = batches(self._round_rows(plan), [len(row.ids) for row in rows], size, seed)
-        self.terms.begin(plan)
-        metrics = self.train([[rows[i] for i in part] for part in cut], seed)
+        metrics = self.train_round(plan, derived_seed(self.seed, self.site, plan.round))
         output = self.terms.finish()
         self.use()
         factor, measured = influence.measure(output.factor)
         metrics |= measured | output.metrics | {"seconds": time.monotonic() - started}
         sums = output.sums | self.round_sums()
-        return Update(delta=self.delta(), examples=len(rows), metrics=metrics, sums=sums, factor=factor)
+        examples = self.training_examples
+        return Update(delta=self.delta(), examples=examples, metrics=metrics, sums=sums, factor=factor)
+
+    def train_round(self, plan: RoundPlan, seed: int) -> dict[str, float]:
+        """Train on the rows that this round visits, cut into batches; return what `train` returns."""
+        rows, size = self.train_rows, self.settings.optimiser.batch
+        cut = batches(self._round_rows(plan), [len(row.ids) for row in rows], size, seed)
+        self.terms.begin(plan)
+        return self.train([[rows[i] for i in part] for part in cut], seed)
 
     def _round_rows(self, plan: RoundPlan) -> list[int]:
         """Return the training rows that this round visits."""

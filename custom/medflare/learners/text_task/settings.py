@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from medflare.core.config import Settings
 from medflare.core.method import MethodFacts, MethodSettings
+from medflare.differential_privacy.settings import PrivacySettings, private_settings_problem
 from medflare.learners.setting_types import NotNegative, Passes, PositiveCount, Rate, RoundShare
 from medflare.models.adapters.base import AdapterSettings
 from medflare.models.adapters.lora import ALL_PROJECTIONS, LoraChoice, LoraSettings
@@ -40,6 +42,10 @@ CLOCKED_INSTRUCT_JOB: dict[str, Any] = INSTRUCT_JOB | {"simulated_deadline": 360
 """Of DDCS's jobs, whose latencies are simulated: only the time that really passes is longer."""
 PRETRAINED_PRESETS = ("instruct", "paper")
 """Of all text tasks, by the size of a pretrained model."""
+NOISE_ON_BOTH = (
+    "settings.dp with sharing 'factors' puts noise on both factors of LoRA, and the product multiplies one "
+    "noise by the other: sharing 'freeze_a' learns more at the same epsilon."
+)
 DDCS_PRESETS: dict[str, dict[str, Any]] = {
     "recommended": {},
     "paper": {"lora": {"rank": 8, "lora_alpha": 16}, "optimiser": {"gradient_checkpointing": True}},
@@ -109,6 +115,9 @@ class TextTaskSettings(RecordsSettings):
         "B stays. stack: A and B, the server sends back what it stacked (rule lora_stack)",
     )
     max_tokens: int = Field(default=800, ge=64, description="of a question and its answer")
+    dp: PrivacySettings | None = Field(
+        default=None, description="train with differential privacy for patients; without it there is none"
+    )
 
     @property
     def adapter(self) -> AdapterSettings:
@@ -144,4 +153,15 @@ class TextTaskSettings(RecordsSettings):
                 f"peft.method '{method}' puts keys and values into every layer, which gradient checkpointing "
                 "drops without a word: set optimiser.gradient_checkpointing to false"
             )
+        if self.dp is not None:
+            problem = private_settings_problem(
+                checkpointing=self.optimiser.gradient_checkpointing,
+                sums=self.sends_sums,
+                adapter=method,
+                adapters=[name for name, row in PEFT_METHODS.items() if row.per_example],
+            )
+            if problem:
+                raise ValueError(problem)
+            if method == "lora" and self.sharing == "factors":
+                warnings.warn(NOISE_ON_BOTH, stacklevel=2)
         return self

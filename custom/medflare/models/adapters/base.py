@@ -189,6 +189,8 @@ class PeftMethod:
         several_active: whether two adapters can compute at once, as FedMRG's and FedDAT's do.
         quantised: whether it works on int8 and NF4 layers.
         gradient_checkpointing: whether it works with gradient checkpointing.
+        per_example: whether the gradients of single examples can be had, which differential privacy needs:
+            everything that learns must be the weights of a layer that is called once for each batch.
     """
 
     summary: str
@@ -202,3 +204,4 @@ class PeftMethod:
     several_active: bool = False
     quantised: bool = True
     gradient_checkpointing: bool = True
+    per_example: bool = False

@@ -144,4 +144,5 @@ METHOD = PeftMethod(
     settings_of_file=_settings_of_file,
     peft_opens=False,
     several_active=True,
+    per_example=True,
 )

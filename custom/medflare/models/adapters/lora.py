@@ -188,4 +188,5 @@ METHOD = PeftMethod(
     effective=_block_lora,
     settings_of_file=_settings_of_file,
     several_active=True,
+    per_example=True,
 )

@@ -46,4 +46,5 @@ METHOD = PeftMethod(
     adapters=PrefixAdapter,
     starts_as_identity=False,
     gradient_checkpointing=False,
+    per_example=True,
 )

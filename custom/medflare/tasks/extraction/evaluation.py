@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from medflare.data.patients import named_patient
 from medflare.evaluation.extraction_metrics import QUICK, evaluate_extraction
 from medflare.evaluation.extraction_statistics import statistic_names
 from medflare.tasks.extraction.predictor import Predictor
@@ -16,6 +17,7 @@ NOTES = TextRecords(
     predict=Predictor.documents,
     evaluate=lambda documents, _, seed: evaluate_extraction(documents, seed=seed),
     quick=QUICK,
+    patient=lambda note: named_patient(note.patient_id, note.note_id),
     metrics=statistic_names(),
 )
 score_result = NOTES.score_result

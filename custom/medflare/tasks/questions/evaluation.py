@@ -42,6 +42,7 @@ QUESTIONS = TextRecords(
     predict=answer_questions,
     evaluate=lambda answers, _, seed: evaluate_questions(answers, seed=seed),
     quick=QUICK,
+    patient=lambda question: None,  # of an examination, not of a person
     metrics=METRICS,
 )
 score_result = QUESTIONS.score_result

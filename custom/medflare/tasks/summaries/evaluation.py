@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from medflare.data.patients import named_patient
 from medflare.data.records import Summary
 from medflare.evaluation.summary_metrics import METRICS, QUICK, WrittenSummary, evaluate_summaries
 from medflare.tasks.scoring import AdapterKind, TextRecords
@@ -39,6 +40,7 @@ SUMMARIES = TextRecords(
     predict=write_summaries,
     evaluate=lambda written, scorers, seed: evaluate_summaries(written, scorers=scorers, seed=seed),
     quick=QUICK,
+    patient=lambda summary: named_patient(summary.patient_id, summary.summary_id),
     metrics=METRICS,
     scorers=True,
 )

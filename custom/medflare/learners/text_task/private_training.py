@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One round of differentially private training of a text model: its rates and loss; the step is
+`differential_privacy.private_step`, of which there is one for all methods."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from medflare.core.errors import UpdateError
+from medflare.core.secure_random import SecureRandom
+from medflare.differential_privacy.private_step import PrivateTraining, train_privately
+from medflare.learners.client_terms import Watch, no_watch
+from medflare.learners.optim import adamw, rate_factor, scale_rates
+from medflare.learners.text_task.settings import TextTaskSettings
+from medflare.models.text_model import Sequenced, TextModel
+
+
+def train_round_privately(
+    model: TextModel,
+    rows: Sequence[Sequenced],
+    patients: Sequence[Sequence[int]],
+    settings: TextTaskSettings,
+    steps: int,
+    seed: int,
+    watch: Watch = no_watch,
+    random: SecureRandom | None = None,
+) -> dict[str, float]:
+    """Train whatever adapters are set to learn, with a new AdamW and one cosine over the round.
+
+    Args:
+        patients: positions in `rows` of each patient's.
+        seed: of dropout, which need not be secret.
+        random: of a test, for sampling and noise.
+
+    Returns:
+        `steps`. No loss is computed: it would be a number on patients without noise.
+
+    Raises:
+        ConfigError: the adapter cannot be trained privately.
+        UpdateError: a gradient or a trained value is not finite.
+    """
+    assert settings.dp is not None
+    chosen, module = settings.optimiser, model.adapters.peft
+    learned = [p for p in module.parameters() if p.requires_grad]
+    optimiser = adamw([(learned, chosen.lr)], chosen.weight_decay)
+    watch(optimiser, steps)
+
+    def loss(part: Sequence[int]) -> Tensor:
+        return model.loss([rows[i] for i in part], alone=True)[0]
+
+    training = PrivateTraining(
+        module=module,
+        patients=patients,
+        loss=loss,
+        chunk=chosen.step_size,
+        optimiser=optimiser,
+        begin_step=lambda step, of: scale_rates(optimiser, rate_factor("cosine", step / of, chosen.warmup)),
+    )
+    devices = [model.device] if model.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        train_privately(training, settings.dp, steps, random)
+    if not all(bool(torch.isfinite(p).all()) for p in learned):
+        raise UpdateError(
+            "training left values in the adapter that are not finite; nothing of this round was kept. Lower "
+            f"settings.optimiser.lr, which is {chosen.lr:g}."
+        )
+    return {"steps": float(steps)}
