@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from medflare.aggregation import make_rule
 from medflare.core.errors import ConfigError, RunError
 from medflare.learners.registry import get_method
 from medflare.recipes import simulate
@@ -104,6 +105,68 @@ def test_a_preset_takes_the_place_of_the_jobs_settings_and_options_come_on_top()
     assert (paper.controller["num_rounds"], paper.controller["uplink"]) == (2, "float32")
     with pytest.raises(ConfigError, match="preset is 'fast'; fed_medlora has recommended, paper, instruct"):
         override(job, {"preset": "fast"})
+
+
+PAPER: dict[str, dict[str, object]] = {
+    "fedmrg": {
+        "settings": {
+            "batch": 16,
+            "lr": 5e-5,
+            "weight_decay": 0.05,
+            "tau": 0.07,
+            "gamma_mix": 0.5,
+            "bank": "raw",
+        },
+        "controller": {"num_rounds": 1000, "fraction": 0.02, "steps": None, "uplink": "float32"},
+        "rule": {"rule": "weighted_mean", "rule_settings": {"weighting": "examples"}},
+    },
+    "fedtar": {
+        "settings": {"lr": 1e-5, "schedule": "constant", "clip": None, "weight_decay": 0.01},
+        "controller": {"steps": None, "downlink": "float32"},
+        "rule": {
+            "rule": "temporal",
+            "rule_settings": {"alpha_mode": "softmax", "lr": 1e-4, "visits": 4, "weighting": "examples"},
+        },
+    },
+    "fed_medlora": {
+        "settings": {"local_epochs": 2, "format": "html"},
+        "controller": {"num_rounds": 2, "uplink": "float32", "downlink": "float32"},
+        "rule": {"rule": "weighted_mean", "rule_settings": {"weighting": "examples"}},
+    },
+    "fedvit_gpt2": {
+        "settings": {"local_epochs": 3, "augment": False},
+        "controller": {"uplink": "float32"},
+        "rule": {
+            "rule": "l_fedavg",
+            "rule_settings": {"omega": 0.5, "loss_weight": "raw", "loss_source": "client"},
+        },
+    },
+    "ddcs_qa": {
+        "settings": {"local_epochs": 1},
+        "controller": {"latency_profiles": {}, "uplink": "float32"},
+        "rule": {"rule": "ddcs", "rule_settings": {"draws": 5, "most_variance": None, "age_bonus": 0.0}},
+    },
+    "ddcs_summary": {
+        "settings": {"local_epochs": 1},
+        "controller": {"latency_profiles": {}},
+        "rule": {"rule": "ddcs", "rule_settings": {"draws": 5, "most_variance": None, "age_bonus": 0.0}},
+    },
+}
+"""Job -> the values of its paper; what a job keeps of its own (`kept_by_presets`) stands there too."""
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_preset_paper_is_the_papers_whole_job(name: str) -> None:
+    """Rule, weights, rates and transport; what a paper leaves open keeps the job's value."""
+    job, wanted = override(load(JOBS / name), {"preset": "paper"}), PAPER[name]
+    settings = get_method(job.method).resolve(job.settings).model_dump()
+    assert {key: settings[key] for key in wanted["settings"]} == wanted["settings"]
+    assert {key: job.controller.get(key) for key in wanted["controller"]} == wanted["controller"]
+    rule = wanted["rule"]
+    assert job.aggregation["rule"] == rule["rule"]
+    made = make_rule(rule["rule"], job.aggregation["rule_settings"]).settings.model_dump()
+    assert {key: made[key] for key in rule["rule_settings"]} == rule["rule_settings"]
+    check_job(job)
 
 
 def test_the_quorum_is_the_jobs_min_clients() -> None:

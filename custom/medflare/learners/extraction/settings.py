@@ -51,7 +51,13 @@ METHOD = Method(
     settings=ExtractionSettings,
     presets=PRESETS,
     job_presets={
-        "paper": {"num_rounds": 2, "uplink": "float32", "downlink": "float32"},
+        "paper": {
+            "num_rounds": 2,
+            "rule": "weighted_mean",
+            "rule_settings.weighting": "examples",  # the released code: "tokens"
+            "uplink": "float32",
+            "downlink": "float32",
+        },
         "instruct": INSTRUCT_JOB,
     },
     pretrained_presets=PRETRAINED_PRESETS,

@@ -148,6 +148,18 @@ PRESETS: dict[str, dict[str, Any]] = {
 """Preset -> settings that it changes before a job's own settings apply. `paper` is what is printed:
 AdamW at 1e-5 for model and adapters, rank 4, a = 128, 16 components; the rest is not."""
 
+PAPER_JOB: dict[str, Any] = {
+    "steps": None,
+    "rule": "temporal",
+    "rule_settings.alpha_mode": "softmax",
+    "rule_settings.embedding": "visit",
+    "rule_settings.lr": 1e-4,
+    "rule_settings.weighting": "examples",
+    "uplink": "float32",
+    "downlink": "float32",
+}
+"""Of the job: softmax coefficients learnt at 1e-4, full passes (the paper names no number of rounds)."""
+
 VARIANTS: dict[str, dict[str, Any]] = {
     "fedtar": {},
     "without_personalisation": {"personal": False},
@@ -161,7 +173,7 @@ METHOD = Method(
     task="visits",
     settings=FedTARSettings,
     presets=PRESETS,
-    job_presets={"instruct": {"deadline": 6 * 3600.0}},
+    job_presets={"paper": PAPER_JOB, "instruct": {"deadline": 6 * 3600.0}},
     kept_by_presets=("variant", "visits", "mixture", "profile", "model.encoder"),
     pretrained_presets=("instruct", "recommended"),
     variants=VARIANTS,

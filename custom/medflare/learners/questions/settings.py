@@ -11,6 +11,7 @@ from medflare.core.method import Method
 from medflare.learners.setting_types import Passes
 from medflare.learners.text_task.settings import (
     CLOCKED_INSTRUCT_JOB,
+    DDCS_PAPER_JOB,
     DDCS_PRESETS,
     PRETRAINED_PRESETS,
     SHARING,
@@ -50,7 +51,7 @@ METHOD = Method(
     task="questions",
     settings=QuestionSettings,
     presets=DDCS_PRESETS,
-    job_presets={"instruct": CLOCKED_INSTRUCT_JOB},
+    job_presets={"paper": DDCS_PAPER_JOB, "instruct": CLOCKED_INSTRUCT_JOB},
     pretrained_presets=PRETRAINED_PRESETS,
     variants=VARIANTS,
     facts=text_task_facts(

@@ -11,6 +11,7 @@ from medflare.core.method import Method
 from medflare.learners.setting_types import Passes
 from medflare.learners.text_task.settings import (
     CLOCKED_INSTRUCT_JOB,
+    DDCS_PAPER_JOB,
     DDCS_PRESETS,
     INSTRUCT,
     PRETRAINED_PRESETS,
@@ -40,7 +41,7 @@ METHOD = Method(
     task="summaries",
     settings=SummarySettings,
     presets=DDCS_PRESETS | {"instruct": INSTRUCT | {"writing": {"beams": 1, "max_new_tokens": 60}}},
-    job_presets={"instruct": CLOCKED_INSTRUCT_JOB},
+    job_presets={"paper": DDCS_PAPER_JOB, "instruct": CLOCKED_INSTRUCT_JOB},
     pretrained_presets=PRETRAINED_PRESETS,
     variants=VARIANTS,
     facts=text_task_facts(

@@ -46,6 +46,18 @@ NOISE_ON_BOTH = (
     "settings.dp with sharing 'factors' puts noise on both factors of LoRA, and the product multiplies one "
     "noise by the other: sharing 'freeze_a' learns more at the same epsilon."
 )
+DDCS_PAPER_JOB: dict[str, Any] = {
+    "latency_profiles": {},
+    "rule": "ddcs",
+    "rule_settings.draws": 5,
+    "rule_settings.mode": "factor_delta",
+    "rule_settings.most_variance": None,
+    "rule_settings.age_bonus": 0.0,
+    "uplink": "float32",
+    "downlink": "float32",
+}
+"""Of DDCS's jobs: S = 5, measured latencies, no cap on the variance and no age bonus; the floor φ stays, as
+without it the printed problem has one client for its answer (DD-1)."""
 DDCS_PRESETS: dict[str, dict[str, Any]] = {
     "recommended": {},
     "paper": {"lora": {"rank": 8, "lora_alpha": 16}, "optimiser": {"gradient_checkpointing": True}},

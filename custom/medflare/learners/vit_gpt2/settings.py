@@ -55,6 +55,17 @@ PRESETS: dict[str, dict[str, Any]] = {
 """Preset -> settings that it changes before a job's own settings apply; `paper` adds nothing that is
 not printed."""
 
+PAPER_JOB: dict[str, Any] = {
+    "rule": "l_fedavg",
+    "rule_settings.omega": 0.5,
+    "rule_settings.loss_weight": "raw",
+    "rule_settings.loss_source": "client",
+    "uplink": "float32",
+    "downlink": "float32",
+}
+"""Of the job: L-FedAvg as printed (VG-2, VG-4); the paper names no number of rounds. Its other rules are
+`fedavg`, and `krum` with `{"f": 1, "allow_unsafe": true}`."""
+
 VARIANTS: dict[str, dict[str, Any]] = {"fedvit_gpt2": {}}
 
 METHOD = Method(
@@ -62,6 +73,7 @@ METHOD = Method(
     task="reports",
     settings=ViTGPT2LearnerSettings,
     presets=PRESETS,
+    job_presets={"paper": PAPER_JOB},
     variants=VARIANTS,
     facts=MethodFacts(
         summary="FedViT-GPT2: radiographs to reports by ViT and GPT-2 with cross-attention, "
