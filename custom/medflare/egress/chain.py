@@ -23,33 +23,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from medflare.core.hints import STAGES
 from medflare.core.tensor_names import SUM_PREFIX, feature_kind, with_prefix
 from medflare.core.tensors import SharedSpec, State
 from medflare.egress.declaration import (
     EXACT,
     MESSAGES,
-    fact_problems,
-    first_value_problems,
-    message_problems,
-    shown,
     sketch_bytes,
-    tensor_problems,
 )
+from medflare.egress.declared import Declared, Undeclared, check_features, under_prefix
 from medflare.egress.failures import EgressError, Failure
 from medflare.egress.job_memory import FIRST_PLACE, JobMemory
 from medflare.egress.ledger import Ledger, declaration_digest
-from medflare.egress.permitted_facts import COUNTED, DIGITS, DIGITS_SEALED, permitted_facts
+from medflare.egress.permitted_facts import DIGITS, DIGITS_SEALED, permitted_facts
 from medflare.egress.policy import Policy, PolicyError
 from medflare.egress.seal import Seal, apply_seal
 from medflare.egress.summed_evaluations import EXCHANGES, summed_evaluation, without_numbers
-from medflare.egress.tensor_facts import declaration_of, tensor_facts
+from medflare.egress.tensor_facts import tensor_facts
 from medflare.wire import compression
 from medflare.wire.digest import byte_count
-from medflare.wire.first_values import FACT as FIRST_VALUES
 from medflare.wire.spec_codec import spec_to_json
 from medflare.wire.task_messages import TaskResult
 
@@ -57,7 +50,6 @@ Compress = Callable[[Mapping[str, Tensor], str], State]
 """(tensors, codec) -> compressed tensors: `compression.compress`, or a site's `ErrorFeedback.compress`."""
 STATE_TASKS = frozenset({"fit", "evaluate", "finish"})
 """Tasks that bring a state to the site."""
-MISSING = torch.zeros(())
 
 
 @dataclass(slots=True)
@@ -71,9 +63,7 @@ class Egress:
         job: FLARE's id of the job; `job_name` is its name in meta.json.
         uplink: codec of the present request.
         policy: rules in force now.
-        shared, sums: the declared tensors; None before `declare`.
-        separate_sums: exchange -> declared sums that leave in messages of their own, never beside an update.
-        examples: split -> how many examples the site declared.
+        declared: the declared tensors; `Undeclared` before `declare`.
         sealed: whether the job has a protection, under which what is measured leaves in sums or not at all.
         memory: what this site remembers of the run, whatever the server calls its rounds.
         work: digest of what the present request asks to be done; repeated: whether the very same was answered
@@ -87,10 +77,7 @@ class Egress:
     uplink: compression.Uplink = "bfloat16"
     policy: Policy = field(default_factory=Policy)
     job_name: str = ""
-    shared: SharedSpec | None = None
-    sums: SharedSpec | None = None
-    separate_sums: Mapping[str, SharedSpec] = field(default_factory=dict)
-    examples: Mapping[str, int] = field(default_factory=dict)
+    declared: Declared = field(default_factory=Undeclared)
     sealed: bool = False
     memory: JobMemory = field(default_factory=JobMemory)
     work: str = ""
@@ -117,14 +104,12 @@ class Egress:
             EgressError: it differs from an earlier declaration.
             PolicyError: it holds features of images that may not leave.
         """
-        separate = dict(separate or {})
-        parts = (sums, *separate.values())
+        declared = Declared(shared, sums, dict(separate or {}), dict(examples or {}))
+        parts = (sums, *declared.separate.values())
         self._check_policy_on_features("prepare", [name for part in parts for name in part])
-        declared = (shared, sums, separate)
-        if self.shared is not None and (self.shared, self.sums, self.separate_sums) != declared:
+        if self.declared not in (Undeclared(), declared):
             raise EgressError("the learner declares other tensors than before; a declaration cannot change.")
-        self.shared, self.sums, self.separate_sums = declared
-        self.examples = dict(examples or {})
+        self.declared = declared
 
     def _check_policy_on_features(self, task: str, names: Collection[str]) -> None:
         try:
@@ -213,8 +198,8 @@ class Egress:
         alone: bool,
     ) -> TaskResult:
         # 1. declaration
-        allowed = self._check(task, result)
-        self._check_features(task, result.tensors)
+        allowed = self.declared.check(task, result, self.site, self.has_received_state())
+        check_features(self.policy, task, result.tensors)
         # 2. policy: counts and metrics first, then names, then the volume
         applied = [seal.name] if seal is not None else []
         if self.sealed and task in EXCHANGES and not alone:
@@ -270,75 +255,15 @@ class Egress:
         Args:
             sealed: whether a seal will close the sums.
         """
-        facts, spec = without_numbers(task, result.facts), self.separate_sums.get(EXCHANGES[task], {})
+        facts = without_numbers(task, result.facts)
+        spec = self.declared.separate.get(EXCHANGES[task], {})
         if not sealed:
             parts = result.facts.get("evaluations", [result.facts])
             return TaskResult(facts, {}), {}, sum(len(part["metrics"]) for part in parts)
         if not spec:
             raise EgressError(f"{task}: no sums of it were declared, so it stays here.")
-        sums, withheld = summed_evaluation(self.policy, task, result.facts, spec, self.examples)
-        return TaskResult(facts, with_prefix(sums, SUM_PREFIX)), _under_prefix(spec), withheld
-
-    def _check(self, task: str, result: TaskResult) -> SharedSpec:
-        """Return the tensors that this task may hold; EgressError names everything that was not declared."""
-        allowed = self._allowed(task, result.tensors)
-        facts = {name: value for name, value in result.facts.items() if name != COUNTED}
-        problems = fact_problems(task, facts, self.site)
-        if task in MESSAGES:
-            problems += message_problems(task, result.tensors)
-        else:
-            problems += tensor_problems(result.tensors, allowed)
-        problems += self._changes_of_no_examples(result)
-        if FIRST_VALUES in facts:
-            problems += first_value_problems(facts[FIRST_VALUES], self.shared or {})
-            if self.has_received_state():
-                problems.append(f"fact '{FIRST_VALUES}' after this site was given a state to work on")
-        if problems:
-            raise EgressError(f"{task}: not declared, so it stays here: {'; '.join(problems[:8])}.")
-        return allowed
-
-    def _check_features(self, task: str, tensors: State) -> None:
-        """Check features of images by the rules in force now, and how many images each prototype is of.
-
-        Raises:
-            EgressError: sums of prototypes do not say how many images they are of.
-            PolicyError: they may not leave, or are of too few images.
-        """
-        if task != "fit":
-            return
-        self.policy.features(map(feature_kind, tensors))
-        for name in sorted(name for name in tensors if feature_kind(name) == "prototypes"):
-            base, _, part = name.rpartition(".")
-            count = tensors.get(f"{base}.count")
-            if part not in ("sum", "count") or count is None:
-                raise EgressError(f"{task}: {shown(name)} does not say of how many images it is.")
-            empty = count == 0
-            if part == "sum" and torch.any(tensors[name][empty] != 0):
-                raise EgressError(f"{task}: {shown(name)} has prototypes of no images.")
-            if not torch.all(empty):
-                self.policy.prototypes(float(count[~empty].min()))
-
-    def _changes_of_no_examples(self, result: TaskResult) -> list[str]:
-        """Return the changed tensors of an update of 0 examples, which `min_examples` would let pass as
-        empty."""
-        if result.facts.get("examples") != 0:
-            return []
-        changed = [name for name in sorted(self.shared or {}) if torch.any(result.tensors.get(name, MISSING))]
-        return [f"change of {shown(name)} by an update of no examples" for name in changed]
-
-    def _allowed(self, task: str, tensors: State) -> SharedSpec:
-        """Return the declared tensors of a task: with an update its sums, or separate sums alone."""
-        if task not in ("initialise", "fit"):
-            return {}
-        if self.shared is None or self.sums is None:
-            raise EgressError(f"{task}: nothing was declared yet; a run starts with 'prepare'.")
-        if task == "fit":
-            for stage in STAGES:  # of profiles; what is measured leaves in answers of its own
-                spec = _under_prefix(self.separate_sums.get(stage, {}))
-                if spec and set(spec) == set(tensors):
-                    return spec
-        sums = _under_prefix(self.sums) if task == "fit" else {}
-        return {**self.shared, **sums}
+        sums, withheld = summed_evaluation(self.policy, task, result.facts, spec, self.declared.examples)
+        return TaskResult(facts, with_prefix(sums, SUM_PREFIX)), under_prefix(spec), withheld
 
     def _check_volume(self, size: int) -> None:
         """Check the bytes since this site opened its last round: the server's number of it opens no other."""
@@ -356,11 +281,8 @@ class Egress:
         references = self.record.reference(
             "policy", self.policy.digest(), self.policy.rules.model_dump(mode="json")
         )
-        if self.shared is not None and self.sums is not None:
-            declaration = declaration_of(self.shared, self.sums)
-            for part in self.separate_sums.values():
-                if part and allowed == _under_prefix(part):
-                    declaration = declaration_of({}, part)
+        if self.declared != Undeclared():
+            declaration = self.declared.to_ledger(allowed)
             digest = declaration_digest(declaration)
             references |= self.record.reference("declaration", digest, declaration)
         return references
@@ -385,8 +307,3 @@ def _message_facts(tensors: State) -> dict[str, Any]:
         data = value.numpy().tobytes()
         facts = {"message": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     return facts
-
-
-def _under_prefix(spec: SharedSpec) -> SharedSpec:
-    """Return a declaration of sums under the names by which they travel."""
-    return {SUM_PREFIX + name: entry for name, entry in spec.items()}
