@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("custom", "jobs", "benchmarks", "tools", "docs", "tests", "provisioning")
-PREFIXES = ("MRG", "TAR", "ML", "VG", "DD", "ST", "BL")
+PREFIXES = ("MRG", "TAR", "ML", "VG", "DD", "ST", "BL", "BM")
 ID = re.compile(rf"\b({'|'.join(PREFIXES)})-(\d+)\b")
 RANGE = re.compile(rf"\b({'|'.join(PREFIXES)})-(\d+)(?: to |\.\.| - )(?:\1-)?(\d+)\b")
 ANCHOR = re.compile(rf"\{{#((?:{'|'.join(PREFIXES)})-\d+)\}}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import typer
 
 from medflare.cli import (
+    benchmark,
     cohort,
     egress,
     extract,
@@ -37,6 +38,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(cohort.app, name="cohort")
+app.add_typer(benchmark.app, name="benchmark")
 app.add_typer(kits.app, name="kits")
 app.add_typer(egress.app, name="egress")
 app.add_typer(knowledge.app, name="knowledge")

@@ -103,16 +103,25 @@ def _labels(root: Path) -> dict[str, tuple[int, ...]] | None:
 
 def _report(config: CohortConfig, subject: str, study_id: str) -> str:
     """Return the wanted sections of a study's text file; "" where there is none."""
-    bases = [config.reports] if config.reports else [config.root, config.root / "mimic-cxr-reports"]
+    text = report_text(config.reports, config.root, subject, study_id)
+    if text is None:
+        return ""
+    return choose_sections(section(text, "FINDINGS"), section(text, "IMPRESSION"), config.sections)
+
+
+def report_text(reports: Path | None, root: Path, subject: str, study_id: str) -> str | None:
+    """Return the whole text of a study's report; None where there is no file of it.
+
+    Args:
+        reports: folder of the reports, where it is not the root.
+    """
+    bases = [reports] if reports else [root, root / "mimic-cxr-reports"]
     below = Path(f"p{subject[:2]}") / f"p{subject}" / f"s{study_id}.txt"
     for base in bases:
         for path in (base / "files" / below, base / below):
             if path.is_file():
-                text = path.read_text(encoding="utf-8", errors="replace")
-                return choose_sections(
-                    section(text, "FINDINGS"), section(text, "IMPRESSION"), config.sections
-                )
-    return ""
+                return path.read_text(encoding="utf-8", errors="replace")
+    return None
 
 
 def study_time(facts: TableRow) -> datetime.datetime | None:

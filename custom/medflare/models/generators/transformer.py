@@ -107,7 +107,8 @@ class ReportTransformer(nn.Module):
             layer, settings.layers, norm=nn.LayerNorm(width), enable_nested_tensor=False
         )
         self.words = WordEmbedding(vocabulary, settings)
-        self.layers = nn.ModuleList(DecoderLayer(settings) for _ in range(settings.layers))
+        layers = [DecoderLayer(settings) for _ in range(settings.layers)]
+        self.layers = nn.ModuleList(layers)
         self.norm = nn.LayerNorm(width)
         self.out = nn.Linear(width, vocabulary)
         self.memory = (
@@ -115,7 +116,7 @@ class ReportTransformer(nn.Module):
             if settings.memory == "none"
             else RelationalMemory(width, settings.slots, settings.attention_heads)
         )
-        self._initialise()
+        self._initialise(layers)
 
     def encode(self, features: Tensor) -> Tensor:
         """Relate an image's features to each other: (B, S, C) -> (B, S, width)."""
@@ -139,12 +140,12 @@ class ReportTransformer(nn.Module):
         logits: Tensor = self.out(self.hidden(image, ids))
         return logits
 
-    def _initialise(self) -> None:
+    def _initialise(self, layers: list[DecoderLayer]) -> None:
         """Xavier's uniform values for every matrix, as R2Gen's code."""
         for parameter in self.parameters():
             if parameter.dim() > 1:
                 nn.init.xavier_uniform_(parameter)
-        for layer in self.layers:
+        for layer in layers:
             layer.begin_as_plain_norms()
 
 

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`medflare benchmark`: builds the papers' benchmarks of federated report generation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from medflare.cli.output import JSON_OPTION, plain_errors, print_json
+
+app = typer.Typer(help="The papers' benchmarks: their partitions of public data.", no_args_is_help=True)
+
+
+@app.callback()
+def group() -> None:
+    """The papers' benchmarks: their partitions of public data."""
+
+
+@app.command("fl-mrg")
+@plain_errors
+def fl_mrg(
+    out: Path = typer.Argument(..., help="Folder for the benchmark; its index lies in OUT.index."),
+    mimic_cxr: Path | None = typer.Option(
+        None,
+        "--mimic-cxr",
+        help="MIMIC-CXR-JPG: its lists and files/, mimic-cxr-reports below it.",
+    ),
+    iu_xray: Path | None = typer.Option(
+        None, "--iu-xray", help="IU X-Ray: R2Gen's annotation.json, the usual CSV files, or Open-i's XML."
+    ),
+    chexpert_plus: Path | None = typer.Option(
+        None, "--chexpert-plus", help="CheXpert Plus: df_chexpert_plus_*.csv and its images."
+    ),
+    reports: Path | None = typer.Option(
+        None, "--reports", help="Folder of MIMIC-CXR's reports, where it is not below --mimic-cxr."
+    ),
+    demographics: Path | None = typer.Option(
+        None, "--demographics", help="MIMIC-IV's patients table, for longitudinal."
+    ),
+    setting: str = typer.Option(
+        "random", "--setting", help="random, cluster, dirichlet, real-world, fedvit-gpt2 or longitudinal."
+    ),
+    clients: int | None = typer.Option(
+        None, "--clients", help="2 to 10; default 10, and 4 for longitudinal.", show_default=False
+    ),
+    alpha: float = typer.Option(0.5, "--alpha", help="Of dirichlet, 0.1 to 0.9."),
+    client_images: tuple[int, int] = typer.Option(
+        (4000, 7000), "--client-images", help="Fewest and most images of a client of dirichlet."
+    ),
+    pairs: int = typer.Option(55_000, "--pairs", help="Images of each source in real-world."),
+    seed: int = typer.Option(0, "--seed"),
+    scanners: bool = typer.Option(True, help="Give every client its own blur, contrast and brightness."),
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Builds FedMRG's FL-MRG, FedViT-GPT2's split of IU X-Ray, or FedTAR's longitudinal clients of MIMIC-CXR.
+
+    [bold]Examples[/bold]: medflare benchmark fl-mrg bench --mimic-cxr /data/mimic-cxr-jpg --iu-xray /data/iu
+    medflare benchmark fl-mrg bench --mimic-cxr /data/mimic --iu-xray /data/iu --setting dirichlet --alpha 0.1
+    """
+    from medflare.core.config import parse
+    from medflare.data.benchmark.build import build
+    from medflare.data.benchmark.settings import BenchmarkSettings
+    from medflare.models.generators.word_list import write_word_list
+    from medflare.reporting.benchmark_pictures import write_pictures
+
+    given = {
+        "setting": setting,
+        "mimic_cxr": mimic_cxr,
+        "iu_xray": iu_xray,
+        "chexpert_plus": chexpert_plus,
+        "reports": reports,
+        "demographics": demographics,
+        "clients": clients or (4 if setting == "longitudinal" else 10),
+        "alpha": alpha,
+        "client_images": client_images,
+        "pairs": pairs,
+        "seed": seed,
+        "scanners": scanners,
+    }
+    settings = parse(BenchmarkSettings, given, "options of medflare benchmark fl-mrg")
+
+    def finish(folder: Path, facts: dict[str, Any]) -> None:
+        """Add what needs other rooms, before the folder is put in its place."""
+        write_pictures(facts["clients"], folder)
+        facts["vocabulary"] = write_word_list(_training_reports(folder), folder / "vocabulary")
+
+    facts = build(settings, out, finish, lambda line: typer.echo(line, err=True))
+    if as_json:
+        print_json(facts)
+        return
+    _print(facts)
+    typer.echo(f"benchmark: {out}; clients: {out / 'site.yaml'}; vocabulary: {facts['vocabulary']} tokens")
+
+
+def _training_reports(folder: Path) -> Iterator[str]:
+    import json
+
+    for path in sorted(folder.glob("*/manifest.jsonl")):
+        with path.open(encoding="utf-8") as file:
+            for line in file:
+                row = json.loads(line)
+                if row["split"] == "train":
+                    yield row["report"]
+
+
+def _print(facts: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("client", "patients", "studies", "images", "divergence", "median words", "overlap")
+    for name, row in facts["clients"].items():
+        numbers = (row["patients"], row["studies"], row["images"], row["divergence"])
+        table.add_row(name, *map(str, numbers), str(row["words"]["50"]), str(row["overlap"]))
+    Console().print(table)
+    for place, counts in facts["splits"].items():
+        if place.endswith("/test"):
+            typer.echo(f"{place}: {counts['studies']} studies, {counts['images']} images")
