@@ -13,6 +13,7 @@ TASKS = {
     "client_selection": "method_comparison.tasks.client_selection:ClientSelection",
     "extraction": "method_comparison.tasks.extraction:Extraction",
     "knowledge_odds": "method_comparison.tasks.knowledge_odds:KnowledgeOdds",
+    "real_notes": "method_comparison.tasks.real_notes:NoteExtraction",
 }
 """Name -> module and class. Only the one that is wanted is imported: each loads models of its own."""
 

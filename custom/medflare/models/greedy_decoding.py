@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Greedy answers of a text model, the tokens of `generate` for less work.
+"""Greedy answers of a language model, the tokens of `generate` for less work.
 
-What all prompts begin with is read once, an answer that is done leaves its batch, adapters are merged into
-the weights meanwhile, and tokens that a guide foresees are checked together in one pass (speculative
-decoding, Leviathan et al. 2023, with a guide in place of the small model) instead of written one by one.
+What all prompts begin with is read once, an answer that is done leaves its batch, and tokens that a guide
+foresees are checked together in one pass (speculative decoding, Leviathan et al. 2023, with a guide in place
+of the small model) instead of written one by one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import copy
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -21,9 +21,7 @@ from torch import Tensor
 from medflare.models.backbone import autocast
 from medflare.models.padding import batches_by_length, pad_rows
 from medflare.models.report_generator import scaled_logits
-
-if TYPE_CHECKING:
-    from medflare.models.text_model import TextModel
+from medflare.models.text_backbone import TextBackbone
 
 
 class Guide(Protocol):
@@ -109,13 +107,15 @@ class _Answer:
 
 @torch.no_grad()
 def write_greedily(
-    model: TextModel,
+    model: TextBackbone,
     prompts: Sequence[Sequence[int]],
     budgets: Sequence[int],
     batch: int,
     guides: Sequence[Guide] | None = None,
 ) -> list[list[int]]:
     """Return the new tokens of each prompt, with the end mark where an answer came to its end.
+
+    The model is in evaluation mode.
 
     Args:
         prompts: token ids, at least one each; budgets: most new tokens of each.
@@ -132,13 +132,12 @@ def write_greedily(
             answer.tokens, answer.done = answer.guide.ending(answer.state), True
     open_ones = [answer for answer in answers if not answer.done]
     if open_ones:
-        with model.evaluating(), model.adapters.merged():
-            shared = _common_prefix([answer.unread for answer in open_ones])
-            cache = _read_prefix(model, shared)
-            for answer in open_ones:
-                answer.unread = answer.unread[len(shared) :]
-            for rows in batches_by_length([answer.unread for answer in open_ones], batch):
-                _write_batch(model, [open_ones[i] for i in rows], cache, len(shared))
+        shared = _common_prefix([answer.unread for answer in open_ones])
+        cache = _read_prefix(model, shared)
+        for answer in open_ones:
+            answer.unread = answer.unread[len(shared) :]
+        for rows in batches_by_length([answer.unread for answer in open_ones], batch):
+            _write_batch(model, [open_ones[i] for i in rows], cache, len(shared))
     return [answer.tokens for answer in answers]
 
 
@@ -150,7 +149,7 @@ def _common_prefix(rows: list[list[int]]) -> list[int]:
     return list(first[:size])
 
 
-def _read_prefix(model: TextModel, shared: list[int]) -> Any:
+def _read_prefix(model: TextBackbone, shared: list[int]) -> Any:
     """Return the keys and values of what all prompts begin with.
 
     All of them are kept, also of layers with a sliding window: what is drafted in vain counts as nothing.
@@ -165,7 +164,7 @@ def _read_prefix(model: TextModel, shared: list[int]) -> Any:
     return model.read(ids, torch.ones_like(ids), positions, cache)[1]
 
 
-def _write_batch(model: TextModel, answers: list[_Answer], prefix: Any, shared: int) -> None:
+def _write_batch(model: TextBackbone, answers: list[_Answer], prefix: Any, shared: int) -> None:
     """Write answers together, pass by pass; those that are done leave."""
     cache = copy.deepcopy(prefix)
     cache.batch_repeat_interleave(len(answers))
@@ -207,7 +206,7 @@ def _keep(cache: Any, seen: Tensor, rows: list[int]) -> Tensor:
     return kept.gather(1, order)
 
 
-def _choose(model: TextModel, answers: Sequence[_Answer], hidden: Tensor) -> list[list[int]]:
+def _choose(model: TextBackbone, answers: Sequence[_Answer], hidden: Tensor) -> list[list[int]]:
     """Return of each answer the best allowed token after what was unread, and after each token of its draft.
 
     Logits are computed where they are needed; where guides name the allowed tokens, of these alone.

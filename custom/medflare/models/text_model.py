@@ -123,8 +123,7 @@ class TextModel(TextBackbone):
         guides: Sequence[Guide] | None = None,
     ) -> list[Written]:
         """Return greedy answers, each at most its budget of tokens long or ended by its guide."""
-        written = write_greedily(self, self.prompt_ids(prompts), budgets, batch, guides)
-        return [self._written(new, len(new)) for new in written]
+        return self._write(self.prompt_ids(prompts), budgets, batch, guides)
 
     @torch.no_grad()
     def continue_prompts(
@@ -136,8 +135,7 @@ class TextModel(TextBackbone):
         beam is greedy.
         """
         if beams == 1:
-            written = write_greedily(self, ids, budgets, batch)
-            return [self._written(new, len(new)) for new in written]
+            return self._write(ids, budgets, batch, None)
         answers: list[Written] = [Written("", False)] * len(ids)
         with self.evaluating():
             for rows in batches_by_length(ids, batch):
@@ -146,6 +144,18 @@ class TextModel(TextBackbone):
                 for i, new in zip(rows, continued, strict=True):
                     answers[i] = self._written(new, budgets[i])
         return answers
+
+    def _write(
+        self,
+        ids: Sequence[list[int]],
+        budgets: Sequence[int],
+        batch: int,
+        guides: Sequence[Guide] | None,
+    ) -> list[Written]:
+        """Return greedy answers, with the adapters merged into the weights meanwhile."""
+        with self.evaluating(), self.adapters.merged():
+            written = write_greedily(self, ids, budgets, batch, guides)
+        return [self._written(new, len(new)) for new in written]
 
     def _written(self, new: list[int], budget: int) -> Written:
         """Return an answer from its new tokens, cut at the end mark or the budget."""

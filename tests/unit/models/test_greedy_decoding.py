@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -44,6 +45,11 @@ def model(request: pytest.FixtureRequest) -> TextModel:
     return build(request.param)
 
 
+def written(model: TextModel, ids: list[list[int]], *given: Any) -> list[list[int]]:
+    with model.evaluating(), model.adapters.merged():
+        return write_greedily(model, ids, *given)
+
+
 def reference(model: TextModel) -> list[list[int]]:
     """Return what transformers' own `generate` writes to each prompt alone, up to its end mark."""
     rows = []
@@ -55,7 +61,7 @@ def reference(model: TextModel) -> list[list[int]]:
 
 @pytest.mark.parametrize("batch", [1, 3, 4])
 def test_tokens_are_those_of_generate(model: TextModel, batch: int) -> None:
-    assert write_greedily(model, model.prompt_ids(QUESTIONS), BUDGETS, batch) == reference(model)
+    assert written(model, model.prompt_ids(QUESTIONS), BUDGETS, batch) == reference(model)
 
 
 @pytest.mark.parametrize("wrong", [0.0, 0.3, 1.0])
@@ -63,7 +69,7 @@ def test_a_draft_changes_no_token(model: TextModel, wrong: float) -> None:
     chance = random.Random(0)
     expected = reference(model)
     guides = [Drafter([t if chance.random() >= wrong else 5 for t in row]) for row in expected]
-    assert write_greedily(model, model.prompt_ids(QUESTIONS), BUDGETS, 4, guides) == expected
+    assert written(model, model.prompt_ids(QUESTIONS), BUDGETS, 4, guides) == expected
 
 
 def test_a_right_draft_is_read_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +78,7 @@ def test_a_right_draft_is_read_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> N
     read = model.read
     monkeypatch.setattr(model, "read", lambda *given: (passes.append(given[0].shape), read(*given))[1])
     guides = [Drafter(row) for row in expected]
-    assert write_greedily(model, model.prompt_ids(QUESTIONS), BUDGETS, 4, guides) == expected
+    assert written(model, model.prompt_ids(QUESTIONS), BUDGETS, 4, guides) == expected
     assert len(passes) == 2, "one of the common begin mark, one of everything else"
 
 
@@ -86,7 +92,7 @@ def test_layers_with_a_sliding_window_see_what_they_see_in_generate(monkeypatch:
     for wrong in (0.0, 0.4):
         chance = random.Random(0)
         guides = [Drafter([t if chance.random() >= wrong else 5 for t in row]) for row in expected]
-        assert write_greedily(model, model.prompt_ids(QUESTIONS), BUDGETS, 4, guides) == expected
+        assert written(model, model.prompt_ids(QUESTIONS), BUDGETS, 4, guides) == expected
 
 
 def test_only_allowed_tokens_are_written_and_the_best_of_them() -> None:
@@ -94,10 +100,10 @@ def test_only_allowed_tokens_are_written_and_the_best_of_them() -> None:
     ids = model.prompt_ids(QUESTIONS)
     names = [4, 9, 11]
     guides = [Drafter([4, 9], names) for _ in ids]
-    for row, written in zip(ids, write_greedily(model, ids, [6] * 4, 4, guides), strict=True):
-        for k, token in enumerate(written):
+    for row, new in zip(ids, written(model, ids, [6] * 4, 4, guides), strict=True):
+        for k, token in enumerate(new):
             with torch.no_grad():
-                logits = model.backbone.model(input_ids=torch.tensor([[*row, *written[:k]]])).logits[0, -1]
+                logits = model.backbone.model(input_ids=torch.tensor([[*row, *new[:k]]])).logits[0, -1]
             assert token == names[int(logits[names].argmax())]
 
 

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fed-MedLoRA with a pretrained model on real notes: the paper's own training notes (MTSamples, BRAT).
+
+Four fifths of the notes train at three sites, one fifth tests; a seed decides which site has which notes, the
+adapter's first values and the order of the data. Notes of another corpus (MACCROBAT) stand for a new site.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from medflare.core.config import Settings
+from medflare.core.errors import ConfigError
+from medflare.core.inventory import ENTITY_TYPES
+from medflare.core.json_lines import write_lines
+from medflare.core.model_folders import stored_model
+from medflare.data.load import load_cohort
+from medflare.data.notes.note_writers import notes_row
+from medflare.data.records import Note
+from medflare.data.settings.cohort import CohortConfig
+from medflare.data.settings.label_maps import mapping_of, targets
+from medflare.data.settings.site import BackboneConfig, SiteConfig
+from medflare.evaluation.extraction_metrics import quick_extraction_metrics
+from method_comparison.result import Measured
+from method_comparison.tasks.base import Column, ComparisonTask, Unit
+
+SITES = ("site-1", "site-2", "site-3")
+CORRUPTED = "site-3"
+FEW = "few_notes"
+METRICS = {
+    "ner_strict_f1": "NER strict",
+    "ner_lenient_f1": "NER lenient",
+    "re_gold_strict_f1": "RE strict",
+    "re_gold_lenient_f1": "RE lenient",
+    "re_e2e_strict_f1": "RE end to end, strict",
+    "re_e2e_lenient_f1": "RE end to end, lenient",
+    "parse_failure_rate": "unreadable",
+}
+"""Metric of the pooled test notes -> its column; of a new site the entities alone."""
+
+
+class RealNotes(Settings):
+    """What every method of a comparison has.
+
+    Attributes:
+        model: name among `medflare models`; encoder: folder of the encoder's weights.
+        train, test, new_site: most notes of all sites together, of the test, and of the new site.
+        weighing: of the training notes, those by which Fed-MedLoRA+ weighs updates (D_v).
+        few: training notes of all sites together in the partition `few_notes`.
+    """
+
+    model: str = "smollm2"
+    encoder: Path | None = None
+    train: int = Field(default=77, ge=3)
+    test: int = Field(default=19, ge=1)
+    new_site: int = Field(default=10, ge=0)
+    weighing: int = Field(default=3, ge=1)
+    few: int = Field(default=20, ge=3)
+    rounds: int = Field(default=3, ge=1)
+    epochs: float = Field(default=1, gt=0)
+    encoder_epochs: int = Field(default=10, ge=1)
+    decoding: Literal["free", "copy"] = "copy"
+    threads: int = Field(default=1, ge=1)
+
+
+class NotesMethod(Settings):
+    """A row of the table.
+
+    Attributes:
+        learner: name of a method of medflare.
+        sites: that train together; one of them is a single site; none is zero-shot.
+        pooled: the notes of all sites as those of one.
+        corrupted: most labels of one site's entities are wrong.
+    """
+
+    learner: Literal["fed_medlora", "token_classification"] = "fed_medlora"
+    sites: tuple[str, ...] = SITES
+    pooled: bool = False
+    corrupted: bool = False
+    rule: str = "weighted_mean"
+    rule_settings: dict[str, Any] = Field(default_factory=dict)
+
+
+class NoteExtraction(ComparisonTask[RealNotes, NotesMethod]):
+    """Trains through `in_process.federate` and tests on notes that nobody trained on."""
+
+    name = "real_notes"
+    settings, method_settings = RealNotes, NotesMethod
+    partitions = ("all_notes", FEW)
+    columns: ClassVar[Mapping[str, Column]] = {
+        **{name: Column(title=title) for name, title in METRICS.items()},
+        "new_ner_strict_f1": Column(title="new site, NER strict"),
+        "new_ner_lenient_f1": Column(title="new site, NER lenient"),
+        "train_seconds": Column(title="seconds to train", scale=1.0, digits=0, tested=False),
+        "test_seconds": Column(title="seconds to test", scale=1.0, digits=0, tested=False),
+    }
+    curve_axes: ClassVar[Mapping[str, str]] = {"loss": "rounds"}
+
+    def prepare(self, settings: RealNotes, partition: str, seed: int, shared: Path) -> None:
+        """Write the notes of every site, the tests and the corrupted site, once for a partition and seed."""
+        folder = shared / f"{partition}-{seed}"
+        if folder.is_dir():
+            return
+        rest, tests = split_notes(mtsamples(), settings.test)
+        drawn = [rest[i] for i in np.random.default_rng(seed).permutation(len(rest))]
+        weighing, rest = drawn[: settings.weighing], drawn[settings.weighing :]
+        rest = rest[: settings.few if partition == FEW else settings.train]
+        parts = {site: rest[number :: len(SITES)] for number, site in enumerate(SITES)}
+        parts["corrupted"] = [corrupted(note, seed) for note in parts[CORRUPTED]]
+        scratch = shared / f"{partition}-{seed}.partial"
+        for name, notes in parts.items():
+            write_notes(scratch / name, notes, "train")
+        write_notes(scratch / "weighing", weighing, "val")
+        write_notes(scratch / "test", tests, "test")
+        if settings.new_site:
+            write_notes(scratch / "new", maccrobat()[: settings.new_site], "test")
+        scratch.rename(folder)
+
+    def train(self, unit: Unit[RealNotes, NotesMethod]) -> Measured:
+        import torch
+
+        torch.set_num_threads(unit.settings.threads)
+        began = time.process_time()
+        learner, curve, sent = train_sites(unit)
+        trained = time.process_time()
+        scores = test_learner(learner, unit)
+        seconds = {"train_seconds": trained - began, "test_seconds": time.process_time() - trained}
+        return Measured(values=scores | seconds, curves={"loss": curve} if curve else {}, bytes=sent)
+
+
+# ---- notes -----------------------------------------------------------------------------------------------
+
+
+def _root() -> Path:
+    if "MEDFLARE_DATA" not in os.environ:
+        raise ConfigError("set MEDFLARE_DATA to the folder that holds ie/mtsamples_brat and ie/maccrobat.")
+    return Path(os.environ["MEDFLARE_DATA"]) / "ie"
+
+
+def mtsamples() -> list[Note]:
+    """Return the annotated notes of MTSamples, in order of name."""
+    cohort = CohortConfig(format="brat", root=_root() / "mtsamples_brat" / "train", label_map="mtsamples")
+    return sorted(load_cohort(SiteConfig(name="x", cohort=(cohort,))).notes, key=lambda note: note.note_id)
+
+
+def maccrobat() -> list[Note]:
+    """Return the development notes of MACCROBAT, mapped to the inventory, in order of name."""
+    cohort = CohortConfig(format="notes_jsonl", root=_root() / "maccrobat", label_map="maccrobat")
+    notes = [
+        note for note in load_cohort(SiteConfig(name="x", cohort=(cohort,))).notes if note.split == "val"
+    ]
+    return sorted(notes, key=lambda note: note.note_id)
+
+
+def split_notes(notes: Sequence[Note], tests: int) -> tuple[list[Note], list[Note]]:
+    """Return training and test notes: a fifth of all, of these at most so many, the same for every seed.
+
+    A smaller test is the beginning of the larger one, and its rest trains nobody.
+    """
+    order = np.random.default_rng(0).permutation(len(notes))
+    fifth = len(notes) // 5
+    return [notes[i] for i in order[fifth:]], [notes[i] for i in order[:fifth]][:tests]
+
+
+def corrupted(note: Note, seed: int, share: float = 0.7) -> Note:
+    """Return a note in which so many entities have another type: a site that misunderstood the guideline."""
+    chance = np.random.default_rng([seed, *note.note_id.encode()])
+    entities = []
+    for entity in note.entities:
+        others = [label for label in ENTITY_TYPES if label != entity.label]
+        wrong = entity.label in ENTITY_TYPES and chance.random() < share
+        entities.append(replace(entity, label=str(chance.choice(others))) if wrong else entity)
+    return replace(note, entities=tuple(entities))
+
+
+def write_notes(folder: Path, notes: Sequence[Note], split: str) -> None:
+    """Write notes.jsonl with all notes in one split."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = "".join(f"{json.dumps(notes_row(note) | {'split': split})}\n" for note in notes)
+    (folder / "notes.jsonl").write_text(rows, encoding="utf-8")
+
+
+# ---- training and tests ----------------------------------------------------------------------------------
+
+
+def _site(unit: Unit[RealNotes, NotesMethod], name: str, *folders: str, **more: Any) -> SiteConfig:
+    """Return a site that reads some of the shared folders, with the model of the method."""
+    base, settings = unit.shared / f"{unit.partition}-{unit.seed}", unit.settings
+    encoder = unit.own.learner == "token_classification"
+    folder = settings.encoder if encoder else stored_model(settings.model)
+    cohorts = tuple(CohortConfig(format="notes_jsonl", root=base / part, **more) for part in folders)
+    backbone = BackboneConfig(folder=folder, precision="fp32" if encoder else "auto")
+    return SiteConfig(name=name, cohort=cohorts, backbone=backbone, threads=settings.threads)
+
+
+def _learner(unit: Unit[RealNotes, NotesMethod], site: SiteConfig) -> Any:
+    from medflare.learners.registry import build_learner
+
+    settings = unit.settings
+    if unit.own.learner == "token_classification":
+        chosen: dict[str, Any] = {"local_epochs": settings.encoder_epochs}
+    else:
+        chosen = {"preset": "instruct", "local_epochs": settings.epochs, "decoding": settings.decoding}
+    return build_learner(unit.own.learner, chosen, site, unit.seed)
+
+
+def train_sites(unit: Unit[RealNotes, NotesMethod]) -> tuple[Any, list[tuple[float, float]], int]:
+    """Return a learner with the final state, the mean training loss by round, and the bytes both ways."""
+    from medflare.aggregation import make_rule
+    from medflare.core.plan import RoundPlan
+    from medflare.in_process.loop import federate
+
+    own, rounds = unit.own, unit.settings.rounds
+    if not own.sites:
+        return _learner(unit, _site(unit, "zero-shot", "weighing")), [], 0
+    folders = {s: "corrupted" if own.corrupted and s == CORRUPTED else s for s in own.sites}
+    if own.pooled:
+        sites = {"pooled": _site(unit, "pooled", *folders.values())}
+    else:
+        sites = {name: _site(unit, name, folder) for name, folder in folders.items()}
+    learners = {name: _learner(unit, site) for name, site in sites.items()}
+    rule = make_rule(own.rule, own.rule_settings)
+    judge = _learner(unit, _site(unit, "server", "weighing")) if own.rule == "influence" else None
+    curve: list[tuple[float, float]] = []
+
+    def record(number: int, state: Any, updates: Mapping[str, Any]) -> None:
+        curve.append((number + 1, float(np.mean([update.metrics["loss"] for update in updates.values()]))))
+        print(unit.method, unit.seed, curve[-1], {n: u.metrics for n, u in updates.items()}, flush=True)
+
+    def plan(number: int) -> RoundPlan:
+        return RoundPlan(round=number, rounds=rounds, seed=unit.seed)
+
+    state = federate(learners, rule, rounds, plan, record, judge=judge)
+    tester = learners[sorted(learners)[0]]
+    tester.load_shared({name: value.clone() for name, value in state.items()})
+    size = sum(value.numel() * value.element_size() for value in state.values())
+    return tester, curve, 0 if own.pooled else 2 * size * rounds * len(learners)
+
+
+def test_learner(learner: Any, unit: Unit[RealNotes, NotesMethod]) -> dict[str, float]:
+    """Return the scores of a learner on the pooled test notes and on the new site; write its predictions."""
+    learner.use()
+    base = unit.shared / f"{unit.partition}-{unit.seed}"
+    scores = {}
+    for place in ("test", "new"):
+        if not (base / place).is_dir():
+            continue
+        more = {"annotated": targets(mapping_of("maccrobat")), "tasks": ("ner",)} if place == "new" else {}
+        notes = load_cohort(_site(unit, place, place, **more)).notes
+        documents = learner.predictor.documents(notes, place, "generic")
+        write_lines(unit.folder / f"{place}.jsonl", documents)
+        found = quick_extraction_metrics(documents)
+        if place == "test":
+            scores |= {name: found[name] for name in METRICS if name in found}
+        else:
+            scores |= {f"new_{name}": found[name] for name in ("ner_strict_f1", "ner_lenient_f1")}
+    return scores
