@@ -66,7 +66,7 @@ class RealNotes(Settings):
     weighing: int = Field(default=3, ge=1)
     few: int = Field(default=20, ge=3)
     rounds: int = Field(default=3, ge=1)
-    epochs: float = Field(default=1, gt=0)
+    epochs: int = Field(default=1, ge=1)
     encoder_epochs: int = Field(default=10, ge=1)
     decoding: Literal["free", "copy"] = "copy"
     threads: int = Field(default=1, ge=1)

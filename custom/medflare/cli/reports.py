@@ -16,6 +16,7 @@ NOTICE = "Draft for a radiologist, never a diagnosis."
 if TYPE_CHECKING:
     from medflare.models.report_generator import DecodingSettings
     from medflare.models.report_result import Drafter
+    from medflare.tasks.scoring import EvaluationOptions
 
 
 @plain_errors
@@ -35,6 +36,13 @@ def evaluate(
         [], "--against", help="Another system's extraction predictions of the same notes, to compare with."
     ),
     types: bool = typer.Option(True, help="Break extraction scores down by type."),
+    zero_shot: bool = typer.Option(
+        False, "--zero-shot", help="Test the run's language model without its adapter, to compare with."
+    ),
+    limit: int | None = typer.Option(
+        None, "--limit", min=1, help="Test the first N records alone; the record of the run stays as it is."
+    ),
+    batch: int | None = typer.Option(None, "--batch", min=1, help="Prompts of one batch."),
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Tests a run's adapter on sites' own studies; adds the scores to the record.
@@ -42,17 +50,26 @@ def evaluate(
     Without a site file: scores extraction predictions that are already there.
 
     [bold]Examples[/bold]: medflare evaluate runs/20261120-fedmrg -f cohorts/site.yaml --sites hospital-4
+    medflare evaluate runs/20261120-fed_medlora -f site.yaml --zero-shot
     medflare evaluate fedmedlora.jsonl --against zero-shot.jsonl
     """
     from medflare.core.errors import ConfigError
     from medflare.data.records import SPLITS
+    from medflare.tasks.scoring import EvaluationOptions
 
     if split not in SPLITS:
         raise ConfigError(f"--split {split}: expected {', '.join(SPLITS)}.")
     if site_file is None:
         from medflare.cli.evaluate_extraction import score_files
 
-        test_options = {"--adapter": adapter != "final", "--personalised": personalised, "--scorer": scorer}
+        test_options = {
+            "--adapter": adapter != "final",
+            "--personalised": personalised,
+            "--scorer": scorer,
+            "--zero-shot": zero_shot,
+            "--limit": limit,
+            "--batch": batch,
+        }
         if any(test_options.values()):
             given = ", ".join(name for name, value in test_options.items() if value)
             raise ConfigError(f"{given}: says how to test an adapter, which needs --site-file.")
@@ -62,11 +79,14 @@ def evaluate(
         raise ConfigError("--site-file tests the adapter of one run; name one run, and no --against.")
     if adapter not in ("final", "best"):
         raise ConfigError(f"--adapter {adapter}: expected final or best.")
+    if zero_shot and personalised:
+        raise ConfigError("--zero-shot tests the model without any adapter; leave --personalised out.")
     _test_adapter(
         runs[0],
         site_file,
         names(sites),
         as_json,
+        EvaluationOptions(limit=limit, batch=batch, zero_shot=zero_shot),
         adapter=adapter,
         personalised=personalised,
         split=split,
@@ -74,10 +94,20 @@ def evaluate(
     )
 
 
-def _test_adapter(run: Path, site_file: Path, sites: list[str] | None, as_json: bool, **how: Any) -> None:
+def _test_adapter(
+    run: Path,
+    site_file: Path,
+    sites: list[str] | None,
+    as_json: bool,
+    options: EvaluationOptions,
+    **how: Any,
+) -> None:
     """Test a run's adapter at sites and print its scores; `how` goes to `recipes.after_run.score_site`."""
+    from dataclasses import replace
+
     from rich.console import Console
 
+    from medflare.cli.progress import progress_bar
     from medflare.cli.run import SHOWN
     from medflare.core.errors import ConfigError
     from medflare.core.run_record import read_record
@@ -95,14 +125,21 @@ def _test_adapter(run: Path, site_file: Path, sites: list[str] | None, as_json: 
     evaluations, batch = [], ItemBatch()
     for name in chosen:
         with batch.item(name):
-            evaluations.append(score_site(record_path, load_site(site_file, name), **how))
+            site = load_site(site_file, name)
+            with progress_bar(f"testing at {name}") as progress:
+                tested = score_site(record_path, site, options=replace(options, progress=progress), **how)
+            evaluations.append(tested)
     batch.require_some()
     if as_json:
         print_json([item.model_dump() for item in evaluations])
         batch.finish()
         return
     console = Console()
-    rows = rows_of([read_record(record_path)])
+    record = read_record(record_path)
+    if options.limit is not None:
+        record.evaluations = evaluations
+        console.print(f"The first {options.limit} records of each site; not added to the run's record.")
+    rows = rows_of([record])
     console.print(
         results_table([row for row in rows if row.site in chosen and row.split == how["split"]], SHOWN)
     )

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from medflare.federation.heartbeat import Hooks
 from medflare.core.errors import ConfigError
 
-SHOWN = ("accuracy", "chance", "bleu_4", "label_f1", "change_f1", "ner_strict_f1", "re_gold_strict_f1")
+SHOWN = (
+    *("accuracy", "chance", "bleu_4", "label_f1", "change_f1"),
+    *("ner_strict_f1", "re_gold_strict_f1", "parse_failure_rate"),
+)
 """Of these, what a run has fits a terminal of 80 columns; the page and `--json` have all."""
 
 

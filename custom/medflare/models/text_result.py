@@ -51,6 +51,7 @@ class TextResult(Generic[Exported, Opened]):
         precision: str = "auto",
         device: str = "cpu",
         batch: int = 32,
+        zero_shot: bool = False,
     ) -> Opened:
         """Return the task's model of a result folder, with its adapter in use.
 
@@ -60,6 +61,7 @@ class TextResult(Generic[Exported, Opened]):
             backbone: the frozen model's folder; None for the run's where this machine has it by name, or
                 the embedded one.
             batch: records of one batch.
+            zero_shot: leave the adapter out: the frozen model with the run's wording and settings.
 
         Raises:
             DataError: a file is missing.
@@ -74,4 +76,6 @@ class TextResult(Generic[Exported, Opened]):
         base = load_base(folder, recorded, backbone, precision, device, "notes_decoder")
         model = TextModel(base, effective_settings(*written), (GENERIC,), 0)
         load_adapter(model.adapters, adapter)
+        if zero_shot:
+            model.adapters.use(())
         return self.build(model, exported, batch)

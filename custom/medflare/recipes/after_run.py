@@ -17,6 +17,7 @@ from medflare.learners.registry import methods_by_result_file
 from medflare.recipes.simulator_process import SERVER_FOLDER
 from medflare.tasks import get_task
 from medflare.tasks.prediction_files import read_predictions
+from medflare.tasks.scoring import EvaluationOptions
 
 COMPARED = ("bleu_1", "bleu_4", "rouge_l", "cider", "label_f1", "label_micro_f1")
 
@@ -44,8 +45,11 @@ def score_site(
     personalised: Path | None = None,
     split: str = "test",
     scorers: Mapping[str, str | Path] | None = None,
+    options: EvaluationOptions = EvaluationOptions(),
 ) -> EvaluationRecord:
     """Test a run's adapter on a site's split and add the evaluation to the record.
+
+    A test of a part of the records is no result of the run and is not added.
 
     Args:
         personalised: the site's own `personalised` folder, instead of the global adapter.
@@ -57,6 +61,8 @@ def score_site(
         )
     torch.set_num_threads(site.threads)
     place = f"evaluation/{site.name}" if split == "test" else f"evaluation/{site.name}@{split}"
+    if options.limit is not None:
+        place += f"@first-{options.limit}"
     folder = record_path.parent / place
     result = record_path.parent / record.artefacts[adapter]
     evaluation: EvaluationRecord = tester(result)(
@@ -67,11 +73,14 @@ def score_site(
         split=split,
         folder=folder,
         seed=record.seed,
+        options=options,
         **({"scorers": scorers} if scorers else {}),
     )
     evaluation = evaluation.model_copy(
         update={"split": split, "predictions": f"{place}/{evaluation.predictions}"}
     )
+    if options.limit is not None:
+        return evaluation
     same = (evaluation.site, evaluation.adapter, evaluation.split)
     record.evaluations = [e for e in record.evaluations if (e.site, e.adapter, e.split) != same] + [
         evaluation

@@ -124,7 +124,7 @@ _EXTRACTION = TaskPage(
     caption=NOTES_CAPTION,
     charted=("ner_strict_f1", "re_gold_strict_f1", "re_e2e_strict_f1", "parse_failure_rate"),
     charts=4,
-    columns=(*TASKS["extraction"].headline, "parse_failure_rate"),
+    columns=TASKS["extraction"].headline,
     by_type=(
         ScoresByType(
             title="Entities by type",

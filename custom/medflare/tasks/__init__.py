@@ -37,7 +37,10 @@ TASKS: dict[str, Task] = {
             reads="notes",
             record_name="note",
             records_name="notes",
-            headline=("ner_strict_f1", "ner_lenient_f1", "re_gold_strict_f1", "re_e2e_strict_f1"),
+            headline=(
+                *("ner_strict_f1", "ner_lenient_f1", "re_gold_strict_f1", "re_e2e_strict_f1"),
+                "parse_failure_rate",
+            ),
             score_result="medflare.tasks.extraction.evaluation:score_result",
             embedded_backbone="notes_decoder",
         ),

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from medflare.core.errors import ConfigError, DataError
 from medflare.core.json_lines import write_lines
@@ -19,6 +21,23 @@ from medflare.models.backbone import device_of
 Role = Literal["participant", "unseen"]
 Scorers = Mapping[str, str | Path] | None
 """Optional scorer -> folder of its weights."""
+
+
+Progress = Callable[[int, int], None]
+"""Takes how many records are done, and how many there are."""
+LOGGER = logging.getLogger(__name__)
+
+
+def logged_progress(what: str) -> Progress:
+    """Return a progress that writes how many are done, and how long the others will take, to the log."""
+    began = time.monotonic()
+
+    def report(done: int, total: int) -> None:
+        if 0 < done < total:
+            minutes = (time.monotonic() - began) / done * (total - done) / 60
+            LOGGER.info("tested %d of %d %s, about %.0f min left", done, total, what, minutes)
+
+    return report
 
 
 class HasSplit(Protocol):
@@ -72,12 +91,15 @@ class ScoredSite:
         )
 
 
-def open_on_site(load: Callable[..., Opened], result: Path, site: SiteConfig, adapter: Path | None) -> Opened:
+def open_on_site(
+    load: Callable[..., Opened], result: Path, site: SiteConfig, adapter: Path | None, **options: Any
+) -> Opened:
     """Open a result folder on a site's base model and device.
 
     Args:
         load: opens it, given `personalised`, `backbone`, `precision` and `device`.
         adapter: the site's `personalised` folder instead of the result's adapter, or None.
+        options: more that `load` takes.
     """
     return load(
         result,
@@ -85,7 +107,32 @@ def open_on_site(load: Callable[..., Opened], result: Path, site: SiteConfig, ad
         backbone=site.backbone.folder,
         precision=site.backbone.precision,
         device=device_of(site.device),
+        **options,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationOptions:
+    """What of a test a user may choose.
+
+    Attributes:
+        limit: most records; batch: of one batch; None for all, and for the method's own.
+        zero_shot: the run's model and wording without its adapter.
+        progress: called with the records done and all of them, before and after each part.
+    """
+
+    limit: int | None = None
+    batch: int | None = None
+    zero_shot: bool = False
+    progress: Progress | None = None
+
+    def refuse_text_options(self) -> None:
+        """Raise ConfigError where an option is in use that only text tasks have."""
+        given = {"--batch": self.batch is not None, "--zero-shot": self.zero_shot}
+        if names := [name for name, value in given.items() if value]:
+            raise ConfigError(
+                f"{', '.join(names)}: is for runs that extract, answer or summarise; leave it out."
+            )
 
 
 def adapter_kind(adapter: Path | None) -> AdapterKind:
@@ -106,6 +153,7 @@ class TextRecords(Generic[Opened, Record, Predicted]):
         quick: metrics of the curves of a running training; metrics: those that `evaluate` may have.
         patient: whose a record is; None where it names nobody.
         scorers: whether there are optional scorers.
+        part: records predicted between two reports of progress.
     """
 
     record_name: str
@@ -117,16 +165,27 @@ class TextRecords(Generic[Opened, Record, Predicted]):
     metrics: Sequence[str]
     patient: Callable[[Record], str | None]
     scorers: bool = False
+    part: int = 8
 
     def of_split(self, cohort: Cohort, split: str) -> list[Record]:
         """Return the records of a split."""
         return [record for record in self.records(cohort) if record.split == split]
 
     def score(
-        self, model: Opened, records: Sequence[Record], site: ScoredSite, scorers: Scorers = None
+        self,
+        model: Opened,
+        records: Sequence[Record],
+        site: ScoredSite,
+        scorers: Scorers = None,
+        progress: Progress | None = None,
     ) -> EvaluationRecord:
         """Predict records, write the predictions to the site's file and score them."""
-        predicted = self.predict(model, records, site.name, site.adapter)
+        report = progress or logged_progress(f"{self.record_name}s of {site.name}")
+        predicted: list[Predicted] = []
+        report(0, len(records))
+        for start in range(0, len(records), self.part):
+            predicted += self.predict(model, records[start : start + self.part], site.name, site.adapter)
+            report(len(predicted), len(records))
         write_lines(site.file, predicted)
         return site.record(self.evaluate(predicted, scorers or {}, site.seed), len(predicted))
 
@@ -141,6 +200,7 @@ class TextRecords(Generic[Opened, Record, Predicted]):
         folder: Path,
         seed: int,
         scorers: Scorers = None,
+        options: EvaluationOptions = EvaluationOptions(),
     ) -> EvaluationRecord:
         """Score a result folder on a site's split.
 
@@ -154,9 +214,14 @@ class TextRecords(Generic[Opened, Record, Predicted]):
         """
         if scorers and not self.scorers:
             raise ConfigError(f"--scorer {', '.join(scorers)}: a {self.record_name} has no optional scorer.")
-        model = open_on_site(self.load, result, site, adapter)
-        records = self.of_split(load_cohort(site), split)
+        chosen: dict[str, Any] = {} if options.batch is None else {"batch": options.batch}
+        if options.zero_shot:
+            chosen["zero_shot"] = True
+        model = open_on_site(self.load, result, site, adapter, **chosen)
+        records = self.of_split(load_cohort(site), split)[: options.limit]
         if not records:
             raise DataError(f"site '{site.name}': no {self.record_name} in the split '{split}'.")
-        tested = ScoredSite(site.name, role, adapter_kind(adapter), folder, seed)
-        return self.score(model, records, tested, site.scorers if scorers is None else scorers)
+        kind = "none" if options.zero_shot else adapter_kind(adapter)
+        tested = ScoredSite(site.name, role, kind, folder, seed)
+        used = site.scorers if scorers is None else scorers
+        return self.score(model, records, tested, used, options.progress)

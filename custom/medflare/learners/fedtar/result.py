@@ -23,7 +23,7 @@ from medflare.learners.fedtar.site_setup import check_room, open_patients
 from medflare.models.backbone import device_of
 from medflare.models.longitudinal_generator import FILE
 from medflare.models.report_result import load_longitudinal
-from medflare.tasks.scoring import Role
+from medflare.tasks.scoring import EvaluationOptions, Role
 
 
 def open_result(folder: Path, site: SiteConfig, seed: int = 0, cache: Path | None = None) -> FedTARLearner:
@@ -82,13 +82,15 @@ def score_result(
     folder: Path,
     seed: int,
     scorers: Mapping[str, str | Path] | None = None,
+    options: EvaluationOptions = EvaluationOptions(),
 ) -> EvaluationRecord:
     """Score a result folder on a site's split; as `tasks.reports.evaluation.score_result`."""
     if adapter is not None:
         raise ConfigError(f"{adapter}: a result of FedTAR has no site's own adapter; name none.")
+    options.refuse_text_options()
     learner = open_result(result, site, seed, folder / "cache")
     folder.mkdir(parents=True, exist_ok=True)
-    records = finish_site(learner, folder, None, split=split, scorers=scorers)
+    records = finish_site(learner, folder, options.limit, split=split, scorers=scorers)
     if not records:
         raise DataError(f"site '{site.name}': no visit in the split '{split}': {learner.samples.examples()}.")
     return records[0].model_copy(update={"role": role})

@@ -33,16 +33,19 @@ class ExportedTagger(Settings):
     sentences: int
 
 
-def open_result(folder: Path, *, personalised: Path | None = None, **options: Any) -> Predictor:
+def open_result(
+    folder: Path, *, personalised: Path | None = None, zero_shot: bool = False, **options: Any
+) -> Predictor:
     """Return the predictor of a result folder; its files say which kind it is.
 
     Args:
         folder: `result/adapter` of a run.
         personalised: a site's own `personalised` folder, used instead of the global adapter.
+        zero_shot: as of `load_extractor`.
         options: `backbone`, `precision`, `device`, `batch` as of `load_tagger` and `load_extractor`.
 
     Raises:
-        ConfigError: the folder drafts reports, or a tagger is given a personalised adapter.
+        ConfigError: the folder drafts reports, or a tagger is given a personalised adapter or no training.
         DataError: the folder holds nothing that extracts.
     """
     if (folder / FILE).is_file():
@@ -51,6 +54,8 @@ def open_result(folder: Path, *, personalised: Path | None = None, **options: An
                 f"{folder}: is a token classification, of which no part is personalised; leave "
                 f"{personalised} out."
             )
+        if zero_shot:
+            raise ConfigError(f"{folder}: is a token classification, which can do nothing without training.")
         return load_tagger(folder, **options)
     if (folder / DRAFTS).is_file():
         raise ConfigError(
@@ -62,7 +67,7 @@ def open_result(folder: Path, *, personalised: Path | None = None, **options: An
             f"{folder}: has neither {EXTRACTOR_FILE} nor {FILE}. Name a finished run that extracts "
             "from notes, or its folder `result/adapter`."
         )
-    return load_extractor(folder, personalised=personalised, **options)
+    return load_extractor(folder, personalised=personalised, zero_shot=zero_shot, **options)
 
 
 def load_tagger(

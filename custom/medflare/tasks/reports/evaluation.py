@@ -28,7 +28,14 @@ from medflare.models.padding import IGNORED, pad
 from medflare.models.report_generator import DecodingSettings, ReportGenerator
 from medflare.models.report_result import Drafter, load_generator
 from medflare.tasks.prediction_files import relative_image
-from medflare.tasks.scoring import AdapterKind, Role, ScoredSite, adapter_kind, open_on_site
+from medflare.tasks.scoring import (
+    AdapterKind,
+    EvaluationOptions,
+    Role,
+    ScoredSite,
+    adapter_kind,
+    open_on_site,
+)
 
 DIAGNOSES = "diagnosis_accuracy"
 """Share of right diagnoses among those that prompt the reports."""
@@ -233,15 +240,17 @@ def score_result(
     folder: Path,
     seed: int,
     scorers: Mapping[str, str | Path] | None = None,
+    options: EvaluationOptions = EvaluationOptions(),
 ) -> EvaluationRecord:
     """Score a result folder on a site's split.
 
     Args:
         adapter: the site's own `personalised` folder instead of the result's adapter, or None.
     """
+    options.refuse_text_options()
     model, decoding = open_on_site(load_generator, result, site, adapter)
     samples = open_samples(site, model.settings.encoder.stored_size, folder / "cache")
-    rows = samples.split_indices(split)
+    rows = samples.split_indices(split)[: options.limit]
     if not rows:
         raise DataError(f"site '{site.name}': no study in the split '{split}': {samples.examples()}.")
     tested = ScoredSite(site.name, role, adapter_kind(adapter), folder, seed)
