@@ -28,7 +28,7 @@ def evaluate(
     sites: str | None = typer.Option(None, "--sites", help="Which of them; default all."),
     adapter: str = typer.Option("final", "--adapter", help="final or best."),
     personalised: Path | None = typer.Option(None, "--personalised", help="A site's own adapter folder."),
-    split: str = typer.Option("test", "--split", help="train, val or test."),
+    split: str = typer.Option("test", "--split", help="train, val, test, or all of them."),
     scorer: list[str] = typer.Option(
         [], "--scorer", help="name=folder of local weights, e.g. chexbert=/models/chexbert."
     ),
@@ -55,10 +55,10 @@ def evaluate(
     """
     from medflare.core.errors import ConfigError
     from medflare.data.records import SPLITS
-    from medflare.tasks.scoring import EvaluationOptions
+    from medflare.tasks.scoring import EVERY_SPLIT, EvaluationOptions
 
-    if split not in SPLITS:
-        raise ConfigError(f"--split {split}: expected {', '.join(SPLITS)}.")
+    if split not in (*SPLITS, EVERY_SPLIT):
+        raise ConfigError(f"--split {split}: expected {', '.join((*SPLITS, EVERY_SPLIT))}.")
     if site_file is None:
         from medflare.cli.evaluate_extraction import score_files
 

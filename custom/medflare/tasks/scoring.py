@@ -23,6 +23,7 @@ Scorers = Mapping[str, str | Path] | None
 """Optional scorer -> folder of its weights."""
 
 
+EVERY_SPLIT = "all"
 Progress = Callable[[int, int], None]
 """Takes how many records are done, and how many there are."""
 LOGGER = logging.getLogger(__name__)
@@ -168,8 +169,8 @@ class TextRecords(Generic[Opened, Record, Predicted]):
     part: int = 8
 
     def of_split(self, cohort: Cohort, split: str) -> list[Record]:
-        """Return the records of a split."""
-        return [record for record in self.records(cohort) if record.split == split]
+        """Return the records of a split, or of all."""
+        return [record for record in self.records(cohort) if split in (record.split, EVERY_SPLIT)]
 
     def score(
         self,
@@ -218,7 +219,16 @@ class TextRecords(Generic[Opened, Record, Predicted]):
         if options.zero_shot:
             chosen["zero_shot"] = True
         model = open_on_site(self.load, result, site, adapter, **chosen)
-        records = self.of_split(load_cohort(site), split)[: options.limit]
+        cohort = load_cohort(site)
+        records = self.of_split(cohort, split)
+        others = len(self.records(cohort)) - len(records)
+        if role == "unseen" and split == "test" and records and others:
+            LOGGER.warning(
+                "site '%s' took no part in the run, and %d of its %s(s) are not tested, as site.yaml puts "
+                "them in the splits train and val. `--split all` tests them too.",
+                *(site.name, others, self.record_name),
+            )
+        records = records[: options.limit]
         if not records:
             raise DataError(f"site '{site.name}': no {self.record_name} in the split '{split}'.")
         kind = "none" if options.zero_shot else adapter_kind(adapter)

@@ -23,7 +23,7 @@ from medflare.learners.fedtar.site_setup import check_room, open_patients
 from medflare.models.backbone import device_of
 from medflare.models.longitudinal_generator import FILE
 from medflare.models.report_result import load_longitudinal
-from medflare.tasks.scoring import EvaluationOptions, Role
+from medflare.tasks.scoring import EVERY_SPLIT, EvaluationOptions, Role
 
 
 def open_result(folder: Path, site: SiteConfig, seed: int = 0, cache: Path | None = None) -> FedTARLearner:
@@ -88,6 +88,8 @@ def score_result(
     if adapter is not None:
         raise ConfigError(f"{adapter}: a result of FedTAR has no site's own adapter; name none.")
     options.refuse_text_options()
+    if split == EVERY_SPLIT:
+        raise ConfigError("--split all: visits of a patient are tested split by split; name one.")
     learner = open_result(result, site, seed, folder / "cache")
     folder.mkdir(parents=True, exist_ok=True)
     records = finish_site(learner, folder, options.limit, split=split, scorers=scorers)

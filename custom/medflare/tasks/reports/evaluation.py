@@ -18,6 +18,7 @@ from medflare.core.metrics import MetricNames, Metrics
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
 from medflare.data.images import centre
+from medflare.data.records import SPLITS
 from medflare.data.samples import Samples, open_samples
 from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.predictions import Prediction
@@ -29,6 +30,7 @@ from medflare.models.report_generator import DecodingSettings, ReportGenerator
 from medflare.models.report_result import Drafter, load_generator
 from medflare.tasks.prediction_files import relative_image
 from medflare.tasks.scoring import (
+    EVERY_SPLIT,
     AdapterKind,
     EvaluationOptions,
     Role,
@@ -250,7 +252,8 @@ def score_result(
     options.refuse_text_options()
     model, decoding = open_on_site(load_generator, result, site, adapter)
     samples = open_samples(site, model.settings.encoder.stored_size, folder / "cache")
-    rows = samples.split_indices(split)[: options.limit]
+    splits = SPLITS if split == EVERY_SPLIT else (split,)
+    rows = [row for name in splits for row in samples.split_indices(name)][: options.limit]
     if not rows:
         raise DataError(f"site '{site.name}': no study in the split '{split}': {samples.examples()}.")
     tested = ScoredSite(site.name, role, adapter_kind(adapter), folder, seed)

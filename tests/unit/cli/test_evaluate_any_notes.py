@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`medflare evaluate RUN -f site.yaml` on any folder in BRAT's format that took no part in the run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command_line import facts, medflare, refusal
+from medflare.core.run_record import RunRecord, SiteRecord, read_record
+from medflare.data.settings.cohort import CohortConfig
+from medflare.data.settings.site import SiteConfig
+from medflare.learners.extraction.learner import build
+from site_builders import write_result
+
+NOTES = {
+    "plain": ("No fever.\n", "T1\tproblem 3 8\tfever\nT2\tnegation 0 2\tNo\nR1\thasAttr Arg1:T1 Arg2:T2\n"),
+    "discontinuous": (
+        "Pain in arm and leg.\n", "T1\tproblem 0 4;16 19\tPain leg\nT2\tproblem 0 11\tPain in arm\n"),
+    "line_ends_of_windows": (
+        "Cough.\r\nNo fever.\r\n", "T1\tproblem 0 5\tCough\r\nT2\tproblem 11 16\tfever\r\n"),
+    "nothing_marked": ("Doing well today.\n", ""),
+    "unicode": ("Fièvre 39,5 °C – 肺炎 🫀.\n", "T1\tproblem 0 6\tFièvre\nT2\tproblem 17 19\t肺炎\n"),
+    "attributes": (
+        "Denies pain.\n", "T1\tproblem 7 11\tpain\nA1\tNegation T1\n#1\tAnnotatorNotes T1\tsure\n"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run as a server leaves it, of an adapter that was never trained."""
+    folder = tmp_path_factory.mktemp("run")
+    cohort = CohortConfig(format="brat", root=write_notes(folder / "train"))
+    site = SiteConfig(name="site-1", cohort=(cohort,))
+    learner = build(
+        {"decoding": "copy", "max_tokens": 512, "lora": {"rank": 2, "targets": ["q_proj"]}}, site, 0
+    )
+    write_result(folder / "result", learner, fingerprint=learner.model.backbone.fingerprint)
+    record = RunRecord(job="fed_medlora", method="fed_medlora", run_id="r", started="2026-01-01T00:00:00Z")
+    record.sites["site-1"] = SiteRecord(
+        backbone="medflare-embedded-notes", fingerprint=learner.model.backbone.fingerprint
+    )
+    record.artefacts["final"] = "result/adapter"
+    record.write(folder / "run.json")
+    return folder
+
+
+def write_notes(folder: Path, **more: tuple[str, str | None]) -> Path:
+    folder.mkdir(parents=True)
+    for name, (text, annotation) in {**NOTES, **more}.items():
+        (folder / f"{name}.txt").write_bytes(text.encode())
+        if annotation is not None:
+            (folder / f"{name}.ann").write_bytes(annotation.encode())
+    return folder
+
+
+def site_file(folder: Path, **cohort: Any) -> Path:
+    path = folder / "site.yaml"
+    site = {"cohort": {"format": "brat", "root": "sealed", **cohort}, "threads": 1}
+    path.write_text(json.dumps({"sites": {"new-hospital": site}}))  # JSON is YAML
+    return path
+
+
+def test_every_note_of_a_new_folder_is_tested(run: Path, tmp_path: Path) -> None:
+    write_notes(tmp_path / "sealed")
+    (tested,) = facts("evaluate", run, "-f", site_file(tmp_path), "--split", "all")
+    assert (tested["studies"], tested["role"], tested["split"]) == (len(NOTES), "unseen", "all")
+    assert {"ner_strict_f1", "ner_lenient_f1", "re_gold_strict_f1", "re_e2e_strict_f1"} <= set(
+        tested["metrics"]
+    )
+    assert tested["metrics"]["parse_failure_rate"]["value"] == 0
+    lines = (run / tested["predictions"]).read_text(encoding="utf-8").splitlines()
+    gold = {row["note_id"]: row["gold_entities"] for row in map(json.loads, lines)}
+    assert {name: len(marks) for name, marks in gold.items()} == {
+        "plain": 1, "discontinuous": 2, "line_ends_of_windows": 2, "nothing_marked": 0, "unicode": 2,
+        "attributes": 1,
+    }  # fmt: skip
+    assert [[0, 4], [16, 19]] in [mark["spans"] for mark in gold["discontinuous"]]
+
+
+def test_notes_that_are_not_tested_are_counted(
+    run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_notes(tmp_path / "sealed")
+    answered = medflare("evaluate", run, "-f", site_file(tmp_path))
+    assert answered.exit_code == 0
+    assert "of its note(s) are not tested" in caplog.text
+    assert "--split all" in caplog.text
+
+
+def test_a_split_of_all_test_notes_needs_no_option(run: Path, tmp_path: Path) -> None:
+    write_notes(tmp_path / "sealed")
+    file = site_file(tmp_path, split={"train": 0, "val": 0, "test": 1})
+    (tested,) = facts("evaluate", run, "-f", file)
+    assert (tested["studies"], tested["split"]) == (len(NOTES), "test")
+
+
+def test_a_note_without_annotation_is_named_and_may_be_left_out(run: Path, tmp_path: Path) -> None:
+    write_notes(tmp_path / "sealed", missing=("No annotation file.\n", None))
+    message = refusal(3, "evaluate", run, "-f", site_file(tmp_path), "--split", "all")
+    assert "missing.txt: there is no missing.ann beside it" in message
+    (tested,) = facts("evaluate", run, "-f", site_file(tmp_path, max_skipped=0.2), "--split", "all")
+    assert tested["studies"] == len(NOTES)
+
+
+def test_the_model_without_its_adapter_is_a_row_of_its_own(run: Path, tmp_path: Path) -> None:
+    write_notes(tmp_path / "sealed")
+    (tested,) = facts(
+        "evaluate", run, "-f", site_file(tmp_path), "--split", "all", "--zero-shot", "--batch", "2"
+    )
+    assert tested["adapter"] == "none"
+    kept = read_record(run / "run.json").evaluations
+    assert "none" in {item.adapter for item in kept if item.site == "new-hospital"}
+
+
+def test_a_test_of_some_notes_is_not_added_to_the_run(run: Path, tmp_path: Path) -> None:
+    write_notes(tmp_path / "sealed")
+    before = (run / "run.json").read_bytes()
+    (tested,) = facts("evaluate", run, "-f", site_file(tmp_path), "--split", "all", "--limit", "2")
+    assert tested["studies"] == 2
+    assert (run / "run.json").read_bytes() == before
+    assert (run / tested["predictions"]).is_file()
+
+
+def test_options_of_a_test_need_a_site_file(run: Path) -> None:
+    message = refusal(2, "evaluate", run, "--zero-shot", "--limit", "2")
+    assert "--zero-shot, --limit" in message
+    assert "needs --site-file" in message
