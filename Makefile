@@ -8,7 +8,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 export HF_HUB_OFFLINE := 1
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-.PHONY: help demo test test-deployment test-faults fuzz quality docs reference provision study-fedmrg study-real study-attacks study-fedvit study-fedtar compare-small compare-full smollm2 test-real server-cost boundary-cost embedded embedded-notes lock bill-of-materials audit-online clean
+.PHONY: help demo test test-deployment test-faults fuzz quality docs reference provision study-fedmrg study-real study-attacks study-fedvit study-fedtar study-mtsamples compare-small compare-full smollm2 test-real server-cost boundary-cost embedded embedded-notes lock bill-of-materials audit-online clean
 
 help:
 	@echo "make demo          three synthetic hospitals train a report generator in the FLARE simulator"
@@ -27,6 +27,7 @@ help:
 	@echo "make study-attacks      every rule against hostile sites, a small head on synthetic radiographs"
 	@echo "make study-fedvit       FedViT-GPT2 under its rules on synthetic hospitals over three seeds (an hour)"
 	@echo "make study-fedtar       FedTAR, its ablations and baselines on synthetic patients who come again, three seeds (hours)"
+	@echo "make study-mtsamples    Fed-MedLoRA with SmolLM2 on real notes (needs MEDFLARE_DATA; hours, goes on where it stopped)"
 	@echo "make compare-small      the small part of every comparison of method_comparison/ (half an hour)"
 	@echo "make compare-full       every comparison of methods, all partitions and seeds (days of two cores; goes on where it stopped)"
 	@echo "make server-cost        seconds and memory of every rule for 2 to 100 sites"
@@ -106,6 +107,10 @@ study-fedvit: $(VENV)/.installed
 
 study-fedtar: $(VENV)/.installed
 	$(BIN)/python benchmarks/study_fedtar.py --out studies/fedtar
+
+study-mtsamples: smollm2
+	@test -n "$$MEDFLARE_DATA" || { echo "set MEDFLARE_DATA to the folder that holds ie/mtsamples_brat and ie/maccrobat"; exit 2; }
+	$(BIN)/python -m method_comparison run real_notes --workers $(or $(WORKERS),1) $(if $(ENCODER),--set encoder=$(ENCODER)) $(SELECT)
 
 compare-small: $(VENV)/.installed
 	$(BIN)/python -m method_comparison run all --small --workers 2

@@ -250,7 +250,7 @@ def test_learner(learner: Any, unit: Unit[RealNotes, NotesMethod]) -> dict[str, 
     """Return the scores of a learner on the pooled test notes and on the new site; write its predictions."""
     learner.use()
     base = unit.shared / f"{unit.partition}-{unit.seed}"
-    scores = {}
+    scores: dict[str, float] = {}
     for place in ("test", "new"):
         if not (base / place).is_dir():
             continue
