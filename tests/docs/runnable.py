@@ -93,6 +93,24 @@ def _run(command: list[str], block: Block, page: Path, folder: Path, given: str 
     return done.stdout
 
 
+def _folders_without_java(links: Path) -> list[str]:
+    """Return the folders of PATH; the one that has Java becomes `links` to all its other programs.
+
+    METEOR's program takes every process that scores reports seven processor seconds to start.
+    """
+    folders = []
+    for name in os.environ["PATH"].split(os.pathsep):
+        if (Path(name) / "java").exists():
+            links.mkdir(exist_ok=True)
+            for program in Path(name).iterdir():
+                link = links / program.name
+                if program.name != "java" and not link.is_symlink():
+                    link.symlink_to(program)
+            name = str(links)
+        folders.append(name)
+    return folders
+
+
 def _environment(folder: Path) -> dict[str, str]:
     """Put `medflare` and `python` of this interpreter on PATH; use the package of `folder`, if it has one."""
     programs = folder.parent / "programs"
@@ -102,8 +120,9 @@ def _environment(folder: Path) -> dict[str, str]:
         command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m medflare.cli.main "$@"\n')
         command.chmod(0o755)
     package = folder / "custom" if (folder / "custom").is_dir() else ROOT / "custom"
+    path = (str(programs), str(Path(sys.executable).parent), *_folders_without_java(folder.parent / "bin"))
     return os.environ | {
-        "PATH": f"{programs}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PATH": os.pathsep.join(path),
         "PYTHONPATH": str(package),
         "COLUMNS": "120",
         "HF_HUB_OFFLINE": "1",
