@@ -30,5 +30,14 @@ def fault_rows(item: pytest.Item, report: pytest.TestReport) -> Iterator[dict[st
 
 def _filled(text: str, given: Mapping[str, Any]) -> str:
     for name, value in given.items():
-        text = text.replace(f"{{{name}}}", str(value))
+        text = text.replace(f"{{{name}}}", _shown(value))
     return text
+
+
+def _shown(value: Any) -> str:
+    """Return a parameter as the table shows it."""
+    if callable(value):
+        return str(value.__name__)
+    if isinstance(value, tuple | list):
+        return ", ".join(map(str, value))
+    return "whole" if value is None else str(value)

@@ -54,6 +54,9 @@ def undisturbed(fed_medlora_run: Finished) -> dict[str, list[float]]:
     return tensors(fed_medlora_run)
 
 
+@pytest.mark.fault(
+    "the job process of {who} is killed", phase="training, mTLS", result="equal after `resume`"
+)
 @pytest.mark.parametrize("who", [SERVER, pytest.param("site-2", marks=pytest.mark.faults)])
 def test_a_killed_job_process_costs_time_and_nothing_else(
     federation: Federation, undisturbed: dict[str, list[float]], tmp_path: Path, who: str
@@ -76,6 +79,11 @@ def test_a_killed_job_process_costs_time_and_nothing_else(
     assert tensors(run) == undisturbed
 
 
+@pytest.mark.fault(
+    "FLARE's own process of {who} is killed",
+    phase="training, mTLS",
+    result="equal after `reconcile`, a new start and `resume`",
+)
 @pytest.mark.faults
 @pytest.mark.parametrize("who", [SERVER, "site-2"])
 def test_a_killed_parent_is_started_again_and_the_run_goes_on(
@@ -107,6 +115,7 @@ def test_a_killed_parent_is_started_again_and_the_run_goes_on(
     assert tensors(run) == undisturbed
 
 
+@pytest.mark.fault("the job process of {who} stands still for 10 s", phase="training, mTLS", result="equal")
 @pytest.mark.faults
 @pytest.mark.parametrize("who", [SERVER, "site-2"])
 def test_a_frozen_job_process_costs_its_seconds_and_nothing_else(
@@ -126,6 +135,7 @@ def test_a_frozen_job_process_costs_its_seconds_and_nothing_else(
     assert tensors(run) == undisturbed
 
 
+@pytest.mark.fault("a run is paused", phase="mTLS", result="completes after `resume`, no round twice")
 @pytest.mark.faults
 def test_a_paused_run_goes_on(federation: Federation, tmp_path: Path) -> None:
     # A command takes seconds to start and to log in.

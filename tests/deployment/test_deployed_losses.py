@@ -28,6 +28,7 @@ def submitted(federation: Federation, folder: Path, **changes: object) -> str:
     return federation.submit(deployed_jobs.tiny_job(folder, "fed_medlora", **{**SLOW, **changes}))
 
 
+@pytest.mark.fault("a worker is killed", phase="training, mTLS", result="misses one round by name")
 @pytest.mark.faults
 def test_a_killed_worker_costs_one_site_one_round(federation: Federation, tmp_path: Path) -> None:
     job_id = submitted(federation, tmp_path, min_responses=2)
@@ -44,6 +45,9 @@ def test_a_killed_worker_costs_one_site_one_round(federation: Federation, tmp_pa
     assert {item.site for item in run.record.evaluations} == set(SITES)
 
 
+@pytest.mark.fault(
+    "all processes of a site are killed", phase="training, mTLS", result="named; the others finish"
+)
 @pytest.mark.faults
 def test_a_site_that_is_gone_is_named_and_the_others_finish(
     federation: Federation, gone_site: str, tmp_path: Path

@@ -128,5 +128,5 @@ def test_the_runbook_runs_from_the_first_block_to_the_last(desk: Desk) -> None:
         took[f"line {same[0].line}"] = round(time.monotonic() - started, 1)
     print("seconds:", took)
     results = desk.root / "admin" / "results"
-    assert [read_record(path).status for path in results.glob("*/workspace/run.json")] == ["completed"]
+    assert [read_record(path).status for path in results.glob("*/workspace/run.json")] == ["completed"] * 2
     wait_until("everything to end", lambda: not desk.processes(), LONG)

@@ -80,6 +80,11 @@ def killed(arguments: str, workspace: Path, log: Path, wait: Callable[[float], b
     return False
 
 
+@pytest.mark.fault(
+    "SIGKILL of every process of a simulated run",
+    phase="drawn moments: {name}",
+    result="equal after `resume`",
+)
 @pytest.mark.simulator
 @pytest.mark.parametrize("name", sorted(SMALL))
 def test_a_killed_run_goes_on_to_the_same_adapter(name: str, tmp_path: Path) -> None:

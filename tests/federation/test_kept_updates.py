@@ -53,6 +53,9 @@ def test_memory_does_not_depend_on_who_answers_first(tmp_path: Path, late: str) 
     assert aggregator.finish()[0]["w"].tolist() == pytest.approx([0.065] * WIDTH)
 
 
+@pytest.mark.fault(
+    "the server's disk takes no copies of updates", phase="validating", result="they stay in memory"
+)
 def test_a_disk_that_takes_no_copies_leaves_them_in_memory(tmp_path: Path) -> None:
     (tmp_path / "updates").write_text("a file where a folder should be")
     spool = UpdateSpool(tmp_path / "updates")
@@ -99,6 +102,11 @@ def damage(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-1] + b"\x01")
 
 
+@pytest.mark.fault(
+    "server dies when two of three updates are accepted",
+    phase="training ({uplink}), their copies on the disk {harm}",
+    result="equal; only who is missing is asked",
+)
 @pytest.mark.parametrize("harm", [None, damage, Path.unlink], ids=["whole", "damaged", "gone"])
 @pytest.mark.parametrize("uplink", ["float32", "int8"])
 def test_who_was_accepted_is_not_asked_again(
@@ -130,6 +138,9 @@ def test_who_was_accepted_is_not_asked_again(
     assert not list((run.state.parent / "updates").glob("*")), "the state holds them now"
 
 
+@pytest.mark.fault(
+    "run.json is empty after a power cut", phase="resuming", result="goes on with the state's record"
+)
 def test_a_record_that_a_power_cut_damaged_is_that_of_the_state(federation: Make) -> None:
     run = federation(controller={"num_rounds": 3})
     Interruption(run)

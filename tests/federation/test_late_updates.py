@@ -89,6 +89,11 @@ def straggler(monkeypatch: pytest.MonkeyPatch) -> Straggler:
     return Straggler(monkeypatch)
 
 
+@pytest.mark.fault(
+    "a site answers after its round (late={late})",
+    phase="sending",
+    result="its update counts in the next round",
+)
 @pytest.mark.parametrize(("late", "share"), [("next_round", 1.0), ("staleness_weighted", 0.5**0.5)])
 def test_a_late_update_counts_in_the_next_round(federation, straggler, late: str, share: float) -> None:
     """All of its change, or after one round 1 / sqrt(2) of it."""
@@ -111,6 +116,11 @@ def test_a_site_is_asked_again_once_its_late_update_has_come(federation, straggl
     assert [entry.late for entry in record.rounds] == [{}, {"site-3": 1}, {}]
 
 
+@pytest.mark.fault(
+    "a site answers after its round (late=discard)",
+    phase="sending",
+    result="refused by name; back in the next round",
+)
 def test_without_the_setting_a_late_update_is_lost_and_its_site_is_back_in_the_next_round(
     federation, straggler
 ) -> None:
@@ -279,6 +289,9 @@ def test_a_share_ends_the_wait_where_the_timeout_would_go_on(federation) -> None
     assert time.monotonic() - started < 60
 
 
+@pytest.mark.fault(
+    "a site is disconnected and comes back", phase="between rounds", result="takes part at once"
+)
 def test_a_site_that_is_connected_again_takes_part_at_once(federation) -> None:
     run = federation()
     run.run()

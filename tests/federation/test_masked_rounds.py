@@ -34,6 +34,7 @@ def test_declared_sums_are_summed_unseen_too(federation: Make) -> None:
     assert torch.allclose(totals, torch.tensor([16.0, 20.0, 24.0]), atol=1e-6)
 
 
+@pytest.mark.fault("sites {lost} of five are lost", phase="masks: {task}", result="the sum of the others")
 @pytest.mark.parametrize("lost", [("site-2",), ("site-2", "site-5")], ids=["1 of 5", "2 of 5"])
 @pytest.mark.parametrize("task", ["keys", "shares", "fit"])
 def test_who_is_lost_before_the_sum_is_left_out_of_it(
@@ -51,6 +52,7 @@ def test_who_is_lost_before_the_sum_is_left_out_of_it(
     assert set(record.rounds[-1].accepted) == set(FIVE) - set(lost)
 
 
+@pytest.mark.fault("sites {lost} of five are lost", phase="masks: {task}", result="the sum of all five")
 @pytest.mark.parametrize("lost", [("site-2",), ("site-2", "site-5")], ids=["1 of 5", "2 of 5"])
 @pytest.mark.parametrize("task", ["confirm", "reveal"])
 def test_who_is_lost_after_it_sent_stays_in_the_sum(
@@ -68,6 +70,9 @@ def test_who_is_lost_after_it_sent_stays_in_the_sum(
     assert set(record.rounds[-1].protection["lost"]) >= set(lost)
 
 
+@pytest.mark.fault(
+    "three of five sites are lost", phase="masks: {task}", result="ends by name; last state is kept"
+)
 @pytest.mark.parametrize("task", ["keys", "shares", "fit", "confirm", "reveal"])
 def test_three_of_five_lost_end_the_run_with_their_names(federation: Make, task: str) -> None:
     lost = ("site-1", "site-3", "site-4")
@@ -137,6 +142,9 @@ def test_secrets_are_on_no_disk(federation: Make, monkeypatch: pytest.MonkeyPatc
         assert not any(form in content for form in written for content in kept)
 
 
+@pytest.mark.fault(
+    "too few shares come to open a sum", phase="masks: reveal", result="repeated over its own sites"
+)
 def test_a_sum_that_was_lost_late_is_repeated_over_its_own_sites(federation: Make) -> None:
     """Round 0 loses site 4 before it sends, and site 1's shares: too few of three are left to open it."""
     early, late = losing("fit", "site-4", number=0), losing("reveal", "site-1", number=0)
@@ -150,6 +158,11 @@ def test_a_sum_that_was_lost_late_is_repeated_over_its_own_sites(federation: Mak
     assert "repeated over its own sites" in record.rounds[1].absent["site-4"]
 
 
+@pytest.mark.fault(
+    "the server dies after sites gave their shares",
+    phase="masks: reveal",
+    result="the sum is repeated over its own sites",
+)
 @pytest.mark.parametrize("after", [False, True], ids=["within the round", "after it was lost"])
 def test_a_server_that_died_while_a_sum_was_opened_repeats_it_over_its_own_sites(
     federation: Make, after: bool

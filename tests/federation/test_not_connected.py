@@ -88,6 +88,7 @@ def test_where_all_have_the_job_nobody_is_named() -> None:
     assert sites_without_the_job(["server: OK", "site-1: OK"], {"site-1": (True, "")}, CLIENTS) == {}
 
 
+@pytest.mark.fault("FLARE did not give a site the job", phase="deployment", result="named with what to do")
 @pytest.mark.parametrize("named", [True, False])
 def test_a_site_that_was_not_given_the_job_is_named_with_what_to_do(
     federation: Callable[..., Federation], named: bool

@@ -17,7 +17,7 @@ from test_equals_one_process import DRAWN, toy, visits
 
 from medflare.core.tensors import State
 
-EVERY = os.environ.get("FAULTS") == "all"
+EVERY = os.environ.get("FAULTS") == "all" and "FAULTS_PLACES" not in os.environ
 """Whether the plug is pulled at every write, as `make test-faults` does."""
 PLACES = int(os.environ.get("FAULTS_PLACES", "2"))
 """At how many writes of a run it is pulled otherwise."""
@@ -35,7 +35,15 @@ CASES = [
     visits("temporal", COUNTS, {"lr": 0.05}, rounds=2),
     visits("scaffold", COUNTS, {}, rounds=2),
 ]
-UPLINKS = {"int8": toy(rounds=3), "int4": toy(rounds=3)}
+COMPRESSED = [
+    toy(rounds=3),
+    Case(rule="scaffold", rounds=2),
+    toy("fedadam", settings={"lr": 0.1}, rounds=2),
+    Case(rule="drfa", settings={"m": 2}, rounds=2),
+    Case(rule="ddcs", settings=DRAWN, rounds=2),
+    visits("temporal", COUNTS, {"lr": 0.05}, rounds=2),
+]
+"""Under int8 updates with error feedback; all but the first are left to `make test-faults`."""
 PROTECTED = [
     toy(rounds=2, protection="masking"),
     toy("fedadam", settings={"lr": 0.1}, rounds=2, protection="masking", canary=True),
@@ -43,6 +51,18 @@ PROTECTED = [
     visits("temporal", COUNTS, {"lr": 0.05}, rounds=2, protection="masking"),
     toy(rounds=2, protection="he"),
 ]
+FURTHER = [
+    Case(rule="ddcs", settings=DRAWN, rounds=2, protection="masking"),
+    Case(rule="importance_sampling", settings={"draws": 2}, rounds=2, protection="masking"),
+    toy("fedavgm", rounds=2, protection="masking"),
+    visits("scaffold", COUNTS, {}, rounds=2, protection="masking"),
+]
+"""More rules under masks, left to `make test-faults`."""
+
+
+def left_to_faults(cases: list[Case]) -> list[Any]:
+    """Cases that only `make test-faults` tries."""
+    return [pytest.param(case, id=str(case), marks=pytest.mark.faults) for case in cases]
 
 
 def tensors(run: Federation) -> State:
@@ -101,21 +121,46 @@ def check(case: Case, federation: Make, some: int = PLACES, **controller: Any) -
     assert pulled >= min(some, 2)
 
 
+@pytest.mark.fault(
+    "power cut at a write to a disk",
+    phase="any write, server and sites: {case}",
+    result="equal after `resume`",
+)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_result_is_that_of_an_undisturbed_run(federation: Make, case: Case) -> None:
     check(case, federation)
 
 
+@pytest.mark.fault(
+    "power cut at a write to a disk", phase="any write: mode async", result="equal after `resume`"
+)
 def test_an_asynchronous_run_goes_on(federation: Make) -> None:
     """With a buffer for all sites, which are all there in every round."""
     check(toy(rounds=3), federation, mode="async", buffer=3)
 
 
-@pytest.mark.parametrize("uplink", UPLINKS)
-def test_what_compression_lost_is_carried_on(federation: Make, uplink: str) -> None:
-    check(UPLINKS[uplink], federation, uplink=uplink, downlink="int8")
+@pytest.mark.fault(
+    "power cut at a write to a disk",
+    phase="any write: {case}, {uplink} with error feedback",
+    result="equal after `resume`",
+)
+@pytest.mark.parametrize(
+    ("case", "uplink"),
+    [
+        pytest.param(COMPRESSED[0], "int8", id="int8"),
+        pytest.param(COMPRESSED[0], "int4", id="int4"),
+        *(pytest.param(case, "int8", id=f"int8 {case}", marks=pytest.mark.faults) for case in COMPRESSED[1:]),
+    ],
+)
+def test_what_compression_lost_is_carried_on(federation: Make, case: Case, uplink: str) -> None:
+    check(case, federation, uplink=uplink, downlink="int8")
 
 
-@pytest.mark.parametrize("case", PROTECTED, ids=str)
+@pytest.mark.fault(
+    "power cut at a write to a disk",
+    phase="any write: {case}",
+    result="equal after `resume`; under HE to 1e-6",
+)
+@pytest.mark.parametrize("case", [*(pytest.param(c, id=str(c)) for c in PROTECTED), *left_to_faults(FURTHER)])
 def test_under_a_protection(federation: Make, case: Case) -> None:
     check(case, federation)

@@ -165,6 +165,9 @@ def test_quorum_counts_accepted_updates_not_replies(federation) -> None:
     assert torch.equal(written(run)[ADAPTER.removeprefix("adapter.")], final(run)[ADAPTER])
 
 
+@pytest.mark.fault(
+    "the final adapter cannot be written", phase="export", result="failed by name, with a record"
+)
 def test_a_result_that_cannot_be_written_is_a_failed_run_with_a_record(federation, monkeypatch) -> None:
     def full(*args: Any) -> None:
         raise OSError("no space left on device")
@@ -186,6 +189,7 @@ def test_an_error_says_class_and_place_but_no_message(federation) -> None:
     assert "Doe" in (run.site_folder("site-2") / "worker/worker.log").read_text()
 
 
+@pytest.mark.fault("a site hangs", phase="training", result="named with the deadline; the others go on")
 def test_a_hanging_site_meets_its_deadline_and_the_others_go_on(federation) -> None:
     def hurry(tensors: dict[str, Any], words: dict[str, Any]) -> None:
         words["deadline"] = 0.5 if words["round"] == 0 else words["deadline"]
@@ -199,6 +203,7 @@ def test_a_hanging_site_meets_its_deadline_and_the_others_go_on(federation) -> N
     assert time.monotonic() - started < 30
 
 
+@pytest.mark.fault("a site is silent for a round", phase="training", result="suspended, then selected again")
 def test_a_silent_site_is_suspended_and_then_selected_again(federation) -> None:
     back = threading.Event()
 
@@ -240,6 +245,11 @@ def test_an_aborted_job_is_recorded_as_stopped(federation) -> None:
     assert sorted(record.rounds[0].absent) == ALL
 
 
+@pytest.mark.fault(
+    "a worker is killed",
+    phase="training ({uplink})",
+    result="misses the round with E30; its state comes back",
+)
 @pytest.mark.parametrize("uplink", [pytest.param("float32", marks=pytest.mark.faults), "int4"])
 def test_a_killed_worker_costs_one_round_and_its_local_state_comes_back(federation, tmp_path, uplink) -> None:
     settings = {"width": 40} | only("site-2", die={"1": str(tmp_path / "died")})

@@ -100,3 +100,32 @@ def test_many_sites(federation: Any, protection: str, count: int) -> None:
     assert [len(entry.accepted) for entry in record.rounds] == [count] * rounds
     used = (psutil.Process().memory_info().rss - before) / 1e6
     print(f"\n{protection}, {count} sites: {gauge.a_round(1, rounds - 1):.2f} s a round, {used:.0f} MB more")
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not EVERY, reason="a minute: make test-faults")
+@pytest.mark.parametrize("count", [25, 50, 100])
+def test_a_hundred_sites_by_the_simulated_clock(federation: Any, count: int) -> None:
+    """Through FLARE's controller and executors; what a round takes by the clock stands in the record."""
+    gauge, rounds = Gauge(), 4
+    before = psutil.Process().memory_info().rss
+    profiles = {
+        name: {"seconds_per_example": 0.5 + 0.05 * number, "down": 1e6, "up": 1e6}
+        for number, name in enumerate(names(count))
+    }
+    run = federation(
+        sites=names(count),
+        settings={"width": 100_000, "rate": SMALL_RATE},
+        controller={"num_rounds": rounds, "evaluate_every": 0, "latency_profiles": profiles},
+        mislead=gauge,
+        timeout=3600.0,
+    )
+    record = completed(run)
+    assert [len(entry.accepted) for entry in record.rounds] == [count] * rounds
+    used = (psutil.Process().memory_info().rss - before) / 1e6
+    clock = [entry.simulated_seconds for entry in record.rounds]
+    assert clock == sorted(clock)
+    print(
+        f"\nsimulated clock, {count} sites: {gauge.a_round(1, rounds - 1):.2f} s a round of this machine, "
+        f"{clock[0]:.0f} s a round by the clock, {used:.0f} MB more"
+    )

@@ -67,6 +67,7 @@ def fit(number: int, **options) -> TaskRequest:
 PREPARE = TaskRequest(task="prepare", plan={}, options={"sites": 3})
 
 
+@pytest.mark.fault("a worker hangs", phase="training", result="killed at the deadline; its state comes back")
 def test_a_hanging_worker_is_killed_at_the_deadline_and_comes_back_with_its_state(start) -> None:
     worker = start(hang={"1": 60})
     worker.run_task(fit(0), LONG, no)
@@ -90,6 +91,7 @@ def test_an_aborted_job_kills_the_worker(start) -> None:
     assert worker.process is None
 
 
+@pytest.mark.fault("a worker is killed", phase="between tasks", result="started again with its state")
 @pytest.mark.faults
 def test_a_worker_killed_between_tasks_is_started_again(start) -> None:
     worker = start()
@@ -204,6 +206,9 @@ def test_a_round_that_fails_half_way_leaves_nothing_in_what_never_leaves(
     assert session.learner.fits == 1
 
 
+@pytest.mark.fault(
+    "a site's state cannot be written", phase="saving local state", result="the round is not half done"
+)
 def test_a_round_whose_state_cannot_be_written_is_not_half_done(
     toy_session: Callable[[type[ToyLearner]], WorkerSession], monkeypatch: pytest.MonkeyPatch
 ) -> None:

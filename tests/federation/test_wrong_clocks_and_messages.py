@@ -32,6 +32,7 @@ def check(run: Federation, undisturbed: torch.Tensor) -> None:
     assert torch.equal(final(run)[ADAPTER], undisturbed)
 
 
+@pytest.mark.fault("the clock is set by {minutes} minutes", phase="training", result="equal")
 @pytest.mark.parametrize("minutes", [10, -10, 60 * 24 * 400])
 def test_a_clock_that_is_set_in_the_middle_of_a_run_changes_nothing(
     federation: Any, undisturbed: torch.Tensor, monkeypatch: pytest.MonkeyPatch, minutes: float
@@ -49,6 +50,9 @@ def test_a_clock_that_is_set_in_the_middle_of_a_run_changes_nothing(
         check(run, undisturbed)
 
 
+@pytest.mark.fault(
+    "replies come twice, and once more later", phase="every message", result="equal; counted once"
+)
 def test_replies_that_come_twice_and_once_more_later_count_once(
     federation: Any, undisturbed: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,6 +70,7 @@ def test_replies_that_come_twice_and_once_more_later_count_once(
     assert sent[0] > 3 * ARGS["num_rounds"] * len(SITES)
 
 
+@pytest.mark.fault("slow messages, another delay for each site", phase="every message", result="equal")
 def test_slow_messages_cost_seconds_only(federation: Any, undisturbed: torch.Tensor) -> None:
     def slow(site: str, task: str, message: Shareable) -> None:
         time.sleep(0.05 * (1 + SITES.index(site)))

@@ -65,6 +65,9 @@ def test_the_generation_before_serves(tmp_path: Path, damage: Damage) -> None:
         load_newest(file)
 
 
+@pytest.mark.fault(
+    "a damaged file of the server's state: {name}", phase="resuming", result="goes on from the state before"
+)
 @DAMAGES
 @pytest.mark.parametrize("name", ["shared.safetensors", "rule.safetensors", "totals.safetensors"])
 def test_a_server_goes_on_from_the_round_before(tmp_path: Path, damage: Damage, name: str) -> None:
@@ -96,6 +99,9 @@ def test_a_state_of_another_version_is_named_and_not_half_read(federation: Calla
         load_run(run.state)
 
 
+@pytest.mark.fault(
+    "a damaged pointer to the newest state", phase="resuming", result="the newest whole state is found"
+)
 @DAMAGES
 def test_a_damaged_pointer_is_no_loss(tmp_path: Path, damage: Damage) -> None:
     save_state(tmp_path, RunState(exchanges_done=1, shared={}))
@@ -103,6 +109,9 @@ def test_a_damaged_pointer_is_no_loss(tmp_path: Path, damage: Damage) -> None:
     assert load_state(tmp_path).exchanges_done == 1
 
 
+@pytest.mark.fault(
+    "a damaged local state at a site", phase="training", result="takes part from the state before"
+)
 @DAMAGES
 def test_a_site_whose_local_state_is_damaged_takes_part_in_the_next_round(
     lying_server: Callable[..., LyingServer], damage: Damage
@@ -126,6 +135,9 @@ def test_a_run_leaves_two_rounds(federation: Callable[..., Federation]) -> None:
     assert len(list(run.state.glob("[0-9]*"))) == 2
 
 
+@pytest.mark.fault(
+    "a state that is written and not pointed to", phase="saving", result="the one before counts"
+)
 def test_a_state_that_was_written_and_not_pointed_to_is_not_gone_on_from(tmp_path: Path) -> None:
     save_state(tmp_path, RunState(exchanges_done=0, shared={}))
     pointer = (tmp_path / "latest.json").read_text()

@@ -56,6 +56,9 @@ def asked(tmp_path: Path) -> Asked:
     return ask
 
 
+@pytest.mark.fault(
+    "a site's certificate has expired", phase="deployment", result="the site steps out with what to do"
+)
 def test_a_site_with_an_expired_certificate_refuses_the_job(asked: Asked) -> None:
     ctx = asked(timedelta(days=-2))
     assert ctx.get_prop(FLContextKey.AUTHORIZATION_RESULT) is False

@@ -52,6 +52,11 @@ def run_on_a_small_disk(root: Path, party: str, worker: str, fault: str = "full"
     return found
 
 
+@pytest.mark.fault(
+    "full disk at the server (a real mount)",
+    phase="mid-run",
+    result="ends by name; adapter and record are written",
+)
 def test_a_server_with_a_full_disk_ends_by_name_and_keeps_the_adapter(tmp_path: Path) -> None:
     result = run_on_a_small_disk(tmp_path, "server", "thread")
     assert result["status"] == "failed"
@@ -61,6 +66,11 @@ def test_a_server_with_a_full_disk_ends_by_name_and_keeps_the_adapter(tmp_path: 
     assert not result["reserve"]
 
 
+@pytest.mark.fault(
+    "full disk at a site (a real mount)",
+    phase="mid-run, worker in a {worker}",
+    result="misses rounds with E33, takes part again",
+)
 @pytest.mark.parametrize("worker", ["thread", pytest.param("process", marks=pytest.mark.faults)])
 def test_a_site_with_a_full_disk_misses_rounds_and_comes_back(tmp_path: Path, worker: str) -> None:
     result = run_on_a_small_disk(tmp_path, "site-2", worker)
@@ -75,6 +85,11 @@ def test_a_site_with_a_full_disk_misses_rounds_and_comes_back(tmp_path: Path, wo
     assert {line["code"] for line in failures} == {33}
 
 
+@pytest.mark.fault(
+    "read-only disk at a site (a real mount)",
+    phase="mid-run",
+    result="misses rounds with E35, takes part again",
+)
 def test_a_site_with_a_read_only_disk_misses_rounds_and_comes_back(tmp_path: Path) -> None:
     result = run_on_a_small_disk(tmp_path, "site-2", "thread", "read-only")
     assert result["status"] == "completed", result["reason"]
@@ -83,12 +98,18 @@ def test_a_site_with_a_read_only_disk_misses_rounds_and_comes_back(tmp_path: Pat
     assert not any(absent.keys() - {"site-2"} for absent in result["absent"])
 
 
+@pytest.mark.fault("read-only disk at the server (a real mount)", phase="mid-run", result="ends by name")
 def test_a_server_with_a_read_only_disk_ends_by_name(tmp_path: Path) -> None:
     result = run_on_a_small_disk(tmp_path, "server", "thread", "read-only")
     assert len(result["fatal"]) == 1
     assert result["fatal"][0].startswith("the disk of the server is read-only, or fails: [Errno 30] Read")
 
 
+@pytest.mark.fault(
+    "full disk of a site's state folder",
+    phase="saving local state",
+    result="written into the space kept for it; E33 next",
+)
 def test_on_a_full_disk_a_site_writes_its_state_into_the_space_kept_for_it(tmp_path: Path) -> None:
     outcome = run_on_a_small_disk(tmp_path, "state", "thread")
     assert outcome["status"] == "completed", outcome["reason"]

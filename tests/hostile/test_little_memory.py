@@ -36,6 +36,9 @@ class Greedy(ToyLearner):
         return super().fit(plan)
 
 
+@pytest.mark.fault(
+    "too little memory: an allocation fails", phase="training", result="misses the round with E34"
+)
 def test_a_failed_allocation_costs_its_site_the_round(federation) -> None:
     run = federation(learner=Greedy, controller={"num_rounds": 3, "min_responses": 2})
     record = completed(run)
@@ -64,6 +67,7 @@ def test_what_too_little_memory_says() -> None:
     assert not any(map(memory.is_out_of_memory, others))
 
 
+@pytest.mark.fault("too little memory: the kernel ends the worker", phase="training", result="{code}")
 @pytest.mark.parametrize(("kills", "code"), [(1, FailureCode.OUT_OF_MEMORY), (0, FailureCode.WORKER_DIED)])
 def test_a_worker_that_the_kernel_ended_for_memory_is_told_from_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int, code: FailureCode

@@ -18,6 +18,9 @@ HOLD = "import sys\nfrom pathlib import Path\nfrom medflare.recipes.workspace_lo
 HOLD += "with locked(Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()\n"
 
 
+@pytest.mark.fault(
+    "a second run in a busy workspace", phase="start", result="refused by name until the first ends or dies"
+)
 def test_a_second_run_is_refused_until_the_first_ends_or_dies(tmp_path: Path) -> None:
     child = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -107,6 +107,11 @@ def test_the_state_is_the_true_one_and_not_the_records(kit: Path, process: subpr
     assert "interrupted" in answer("runs", "list", kit)
 
 
+@pytest.mark.fault(
+    "another process has the dead one's number",
+    phase="`runs list`",
+    result="told apart by start time and boot",
+)
 def test_a_process_of_the_same_number_is_not_taken_for_the_one_that_died(
     kit: Path, process: subprocess.Popen[bytes]
 ) -> None:
@@ -118,6 +123,11 @@ def test_a_process_of_the_same_number_is_not_taken_for_the_one_that_died(
     assert process.poll() is None, "it belongs to somebody else"
 
 
+@pytest.mark.fault(
+    "FLARE's parent died and left a job process",
+    phase="afterwards",
+    result="`runs reconcile` ends it and closes the record",
+)
 def test_reconcile_ends_orphans_and_closes_records(kit: Path, process: subprocess.Popen[bytes]) -> None:
     folder = write_run(kit, "left", process=ProcessIdentity.of(process.pid))
     done = facts("runs", "reconcile", kit)

@@ -36,6 +36,11 @@ class Simulator:
             raise RunError("the simulator ended with exit code -9")
 
 
+@pytest.mark.fault(
+    "processes of `medflare run` die, max_resumptions={allowed}",
+    phase="{ends}",
+    result="goes on by itself: {completes}",
+)
 @pytest.mark.parametrize(
     ("ends", "allowed", "completes"),
     [

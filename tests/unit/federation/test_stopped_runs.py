@@ -76,6 +76,9 @@ def running(numbers: list[int]) -> list[int]:
     ]
 
 
+@pytest.mark.fault(
+    "`medflare run` gets a signal", phase="mid-run", result="all processes end; the record says stopped"
+)
 @pytest.mark.parametrize(
     "number",
     [signal.SIGTERM, *(pytest.param(n, marks=pytest.mark.faults) for n in (signal.SIGINT, signal.SIGHUP))],
@@ -99,6 +102,11 @@ def test_a_signal_ends_all_processes_and_closes_the_record(
     assert (status["state"], status["phase"]) == ("stopped", f"stopped stopped by {number.name}")
 
 
+@pytest.mark.fault(
+    "`medflare run` gets SIGTERM, its processes ignore it",
+    phase="mid-run",
+    result="SIGKILL after 5 s; the record says stopped",
+)
 @pytest.mark.faults
 def test_processes_that_ignore_sigterm_are_killed(start: Start, tmp_path: Path) -> None:
     run = start("deaf")
@@ -111,6 +119,11 @@ def test_processes_that_ignore_sigterm_are_killed(start: Start, tmp_path: Path) 
     assert read_record(tmp_path / "ws/server/simulate_job").status == "stopped"
 
 
+@pytest.mark.fault(
+    "`medflare run` is killed (SIGKILL)",
+    phase="mid-run",
+    result="its processes end by themselves; interrupted",
+)
 @pytest.mark.faults
 def test_children_of_a_killed_run_end_and_the_run_counts_as_interrupted(start: Start, tmp_path: Path) -> None:
     run = start("deaf")
@@ -131,6 +144,9 @@ def test_children_of_a_killed_run_end_and_the_run_counts_as_interrupted(start: S
     assert (status["state"], status["pid"]) == ("interrupted", None)
 
 
+@pytest.mark.fault(
+    "the simulator ends without a word", phase="mid-run", result="the record says failed, and why"
+)
 @pytest.mark.faults
 def test_a_run_whose_simulator_ended_without_a_word_is_closed_as_failed(start: Start, tmp_path: Path) -> None:
     run = start("ends")
