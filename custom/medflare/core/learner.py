@@ -55,7 +55,7 @@ class Learner(Protocol):
 
     @property
     def patient_privacy(self) -> PatientPrivacy | None:
-        """How training is differentially private, for the site's account; None where it is not."""
+        """Facts of differentially private training, for the site's account; None where it is not private."""
         ...
 
     def describe(self) -> SiteDescription:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a learner that trains under differential privacy says of it, for whoever keeps the account."""
+"""Report of a learner that trains under differential privacy, for the privacy account."""
 
 from __future__ import annotations
 

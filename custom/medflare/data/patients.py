@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 _SOURCE = re.compile(r"^\d+/")
-"""What `pool` puts before ids."""
+"""Prefix that `pool` puts before ids."""
 
 
 def named_patient(patient_id: str, record_id: str) -> str | None:

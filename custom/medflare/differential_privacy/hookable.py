@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which networks have per-example gradients, and why others do not.
+"""Check that a network has per-example gradients; else the reason why not.
 
 Everything is refused before a step is made: a layer that lets examples see each other gives no error, only a
 guarantee that does not hold.
@@ -58,7 +58,7 @@ def _problems(module: nn.Module) -> Iterator[tuple[str, str]]:
             inside.append(f"{name}.")
             yield name, "MultiheadAttention uses its weights where no hook sees them; freeze it"
         elif learns and type(layer) not in samplers and not name.startswith(tuple(inside)):
-            own = ", ".join(n for n, p in layer.named_parameters(recurse=False) if p.requires_grad)
-            yield name, f"{type(layer).__name__} has parameters ({own}) that Opacus cannot hook"
+            direct = ", ".join(n for n, p in layer.named_parameters(recurse=False) if p.requires_grad)
+            yield name, f"{type(layer).__name__} has parameters ({direct}) that Opacus cannot hook"
         if vars(layer).get("gradient_checkpointing") and layer.training:
             yield name, "gradient checkpointing runs a layer twice, and hooks count it twice; switch it off"

@@ -57,8 +57,8 @@ class PatientGradients:
     def of_patients(self, patients: Sequence[Sequence[int]]) -> Iterator[list[Tensor]]:
         """Yield the summed gradient of each patient's rows, one tensor for each parameter, in fp32."""
         ends, rows = [], list[int]()
-        for own in patients:
-            rows += own
+        for examples in patients:
+            rows += examples
             ends.append(len(rows))
         summed, done = self._zeros(), 0
         for start in range(0, len(rows), self.chunk):

@@ -21,7 +21,7 @@ from medflare.differential_privacy.settings import PrivacySettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivateTraining:
-    """What a learner trains privately.
+    """Model and settings that a learner trains privately.
 
     Attributes:
         module: the network; its parameters that are set to learn are trained, and no others.
@@ -42,7 +42,7 @@ class PrivateTraining:
 
 @dataclass(frozen=True, slots=True)
 class PrivateRound:
-    """What happened in a round, which says something of patients and stays at the site.
+    """Facts of a round, which say something of patients and stay at the site.
 
     Attributes:
         steps: of the optimiser. sampled: patients over all steps. clipped: of them, those that were clipped.

@@ -83,7 +83,7 @@ class BaseLearner(ABC):
 
     @property
     def patient_privacy(self) -> PatientPrivacy | None:
-        """How training is differentially private; None for a method, or a job, without it."""
+        """Facts of differentially private training; None for a method, or a job, without it."""
         return None
 
     # ---- the state that sites share ----------------------------------------------------------------------

@@ -123,8 +123,8 @@ def create_app(folder: Path, gallery: int = RECORDS_PER_SITE) -> Flask:
 
 def _policy(nonce: str = "") -> str:
     script = f"; script-src 'nonce-{nonce}'; connect-src 'self'" if nonce else ""
-    own = "form-action 'self'; frame-ancestors 'self'"
-    return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; {own}{script}"
+    directives = "form-action 'self'; frame-ancestors 'self'"
+    return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; {directives}{script}"
 
 
 def _style() -> Any:

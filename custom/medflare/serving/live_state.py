@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a run is: phase, round, time left, and each site's last word, from its record and its events."""
+"""Progress of a run: phase, round, time left, and each site's last message, from its record and events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LAST_ROUNDS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveState:
-    """What a page shows of a run that goes on.
+    """Values that a page shows of a run that goes on.
 
     Attributes:
         phase: as the last event says it; rounds are counted from 1.
@@ -43,7 +43,7 @@ class LiveState:
 
     @property
     def words(self) -> list[str]:
-        """What stands beside the state, in the order in which one asks for it."""
+        """Facts beside the state, in the order in which one asks for them."""
         words = [self.phase] if self.phase else []
         if self.rounds:
             words.append(f"{self.rounds_done} of {self.rounds} rounds done")

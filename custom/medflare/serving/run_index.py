@@ -48,8 +48,8 @@ class RunIndex:
         """Return the runs, the newest first."""
         if is_kit(self.folder):
             return [_of_kit(run) for run in kit_runs(self.folder)]
-        own = stored_run(self.folder)
-        return [_of_workspace(run) for run in ([own] if own else find_runs(self.folder))]
+        single = stored_run(self.folder)
+        return [_of_workspace(run) for run in ([single] if single else find_runs(self.folder))]
 
     def find(self, name: str) -> ServedRun | None:
         """Return the run of this name, None where there is none. A name is compared, never opened."""

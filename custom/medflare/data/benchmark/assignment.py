@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which patient is at which client: the papers' partitions (BM-2 to BM-6), as pure functions."""
+"""Assignment of patients to clients: the papers' partitions (BM-2 to BM-6), as pure functions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from medflare.data.partition.studies import PartitionPlan, main_classes, random_
 
 @dataclass(slots=True)
 class PatientTable:
-    """What a partition needs to know of patients, in little memory.
+    """Facts of patients that a partition needs, in little memory.
 
     Attributes:
         profiles: patient -> mean of the one-hot codes of the studies, (56,) float32.

@@ -38,7 +38,7 @@ Place = tuple[str, str]
 
 @dataclass(slots=True)
 class Dealt:
-    """Where the studies of one source go.
+    """Destination of the studies of one source.
 
     Attributes:
         clients: patient -> client; validation: patients in the 10 % of their client.
@@ -165,8 +165,8 @@ def _give(dealt: Dealt, numbers: Mapping[str, int], seed: int, prefix: str) -> N
     dealt.clients = {patient: f"{prefix}{number + 1}" for patient, number in numbers.items()}
     shares = SplitConfig(train=0.9, val=0.1, test=0.0, seed=seed)
     for client in sorted(set(dealt.clients.values())):
-        own = [patient for patient, at in dealt.clients.items() if at == client]
-        splits = assign_splits(own, shares)
+        of_client = [patient for patient, at in dealt.clients.items() if at == client]
+        splits = assign_splits(of_client, shares)
         dealt.validation |= {patient for patient, split in splits.items() if split == "val"}
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a benchmark of federated report generation is built of: `medflare benchmark fl-mrg` (BM-1 to BM-8)."""
+"""Settings of a benchmark of federated report generation: `medflare benchmark fl-mrg` (BM-1 to BM-8)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much clients differ, counted while their studies go by: labels, lengths of reports, words."""
+"""Differences between clients, counted while their studies go by: labels, lengths of reports, words."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the canary's one step says of a round: seconds at each site, against the deadline, and memory.
+"""Estimate of a round from the canary's one step: seconds at each site, against the deadline, and memory.
 
 A first step also loads what later ones have, so a round takes at most about this long. Hence two limits: past
 the deadline there is a warning; past twice the deadline a site would train for hours and count for nothing.

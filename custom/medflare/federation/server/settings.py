@@ -95,8 +95,8 @@ class RoundsSettings(Settings):
     """Name of the run that this job goes on with: FLARE's id of its first job; empty to begin a run.
     `medflare resume` writes it into both configurations."""
     max_resumptions: int = Field(0, ge=0)
-    """How often a run whose processes died goes on by itself: in `medflare run`, and at a server while
-    `medflare resume --watch` looks after it. A run that failed, or that somebody stopped, does not."""
+    """Number of times that a run whose processes died goes on by itself: in `medflare run`, and at a server
+    while `medflare resume --watch` looks after it. A run that failed, or that somebody stopped, does not."""
     canary: bool = False
     """One step at every site before round 1, checked, measured and thrown away."""
     uplink: Uplink = "bfloat16"

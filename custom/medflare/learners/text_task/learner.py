@@ -88,9 +88,9 @@ class TextTaskLearner(RecordsLearner[SettingsT, Record, Sequenced]):
             return super().training_rows()
         self.patients, rows, lost = PatientRows(), list[Sequenced](), Counter[str]()
         for record in self.records("train"):
-            own, missed = self.rows_of([record])
-            self.patients.add(self.RECORDS.patient(record), range(len(rows), len(rows) + len(own)))
-            rows += own
+            of_record, missed = self.rows_of([record])
+            self.patients.add(self.RECORDS.patient(record), range(len(rows), len(rows) + len(of_record)))
+            rows += of_record
             lost += missed
         return rows, lost
 

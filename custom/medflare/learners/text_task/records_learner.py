@@ -93,7 +93,7 @@ class RecordsLearner(BaseLearner, Generic[SettingsT, Record, Row]):
 
     @property
     def training_examples(self) -> int:
-        """How many examples an update is of, by which it is weighted."""
+        """Number of examples of an update, by which it is weighted."""
         return len(self.train_rows)
 
     # ---- what a task adds --------------------------------------------------------------------------------
