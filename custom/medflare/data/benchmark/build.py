@@ -25,14 +25,14 @@ from medflare.data.benchmark.assignment import PatientTable, assign, by_shares, 
 from medflare.data.benchmark.index import Say, build_index, digest_of, read_index
 from medflare.data.benchmark.rows import BenchmarkRow, lists_of
 from medflare.data.benchmark.settings import IU_IMAGES, REAL_WORLD_SITES, BenchmarkSettings
-from medflare.data.benchmark.statistics import SiteStatistics, summary
+from medflare.data.benchmark.statistics import ClientStatistics, summary
 from medflare.data.partition.studies import site_scanners
 from medflare.data.records import SPLITS
 from medflare.data.settings.cohort import SplitConfig
 from medflare.data.splits import assign_splits
 
 FILE = "benchmark.json"
-Place = tuple[str, str]
+SourcePlace = tuple[str, str]
 """Client or test set, and split, of a study."""
 
 
@@ -52,7 +52,7 @@ class Dealt:
     all_is_test: bool = False
     keeps_split: bool = False
 
-    def place(self, row: BenchmarkRow) -> Place | None:
+    def place(self, row: BenchmarkRow) -> SourcePlace | None:
         """Return the place of a study; None where no client has it."""
         client = self.clients.get(row.patient_id)
         if client is not None and self.keeps_split:
@@ -180,10 +180,10 @@ class Manifests:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.statistics: dict[str, SiteStatistics] = {}
-        self.counts: dict[Place, dict[str, int]] = {}
+        self.statistics: dict[str, ClientStatistics] = {}
+        self.counts: dict[SourcePlace, dict[str, int]] = {}
         self.left_out = 0
-        self._digests: dict[Place, Any] = {}
+        self._digests: dict[SourcePlace, Any] = {}
         self._files: dict[str, TextIO] = {}
 
     def __enter__(self) -> Manifests:
@@ -193,7 +193,7 @@ class Manifests:
         for file in self._files.values():
             file.close()
 
-    def add(self, place: Place, row: BenchmarkRow, line: dict[str, Any]) -> None:
+    def add(self, place: SourcePlace, row: BenchmarkRow, line: dict[str, Any]) -> None:
         """Write one study."""
         name, split = place
         if name not in self._files:
@@ -206,9 +206,9 @@ class Manifests:
         digest = self._digests.setdefault(place, hashlib.sha256())
         digest.update(f"{row.study_id}\n".encode())
         if split != "test":
-            self.statistics.setdefault(name, SiteStatistics()).add(row)
+            self.statistics.setdefault(name, ClientStatistics()).add(row)
 
-    def digests(self) -> dict[Place, str]:
+    def digests(self) -> dict[SourcePlace, str]:
         """Return place -> SHA-256 of its study ids, one a line, in the order of the source."""
         return {place: digest.hexdigest() for place, digest in sorted(self._digests.items())}
 

@@ -16,7 +16,7 @@ LONGEST = 200
 """Words from which reports share one cell of the histogram."""
 
 
-class SiteStatistics:
+class ClientStatistics:
     """Counts of one client.
 
     Attributes:
@@ -51,7 +51,7 @@ class SiteStatistics:
         return int(np.searchsorted(self.lengths.cumsum(), share * self.studies))
 
 
-def summary(sites: Mapping[str, SiteStatistics]) -> dict[str, Any]:
+def summary(sites: Mapping[str, ClientStatistics]) -> dict[str, Any]:
     """Return, for benchmark.json, what every client holds and how far it is from the pool.
 
     divergence: Jensen-Shannon in bits between the codes of client and pool, averaged over conditions;
@@ -76,7 +76,7 @@ def summary(sites: Mapping[str, SiteStatistics]) -> dict[str, Any]:
     return table
 
 
-def word_overlap(sites: Mapping[str, SiteStatistics]) -> np.ndarray:
+def word_overlap(sites: Mapping[str, ClientStatistics]) -> np.ndarray:
     """Return (K, K): words that two clients share over the words that either uses (Jaccard)."""
     words = [one.words for one in sites.values()]
     return np.array([[len(a & b) / max(len(a | b), 1) for b in words] for a in words])
