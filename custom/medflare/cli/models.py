@@ -28,6 +28,9 @@ def add(
     full_wording: bool = typer.Option(
         False, "--full-wording", help="Prompts with every type's definition, for use without any training."
     ),
+    own_wording: Path | None = typer.Option(
+        None, "--wording", help="A medflare_prompt.json of your own; what it leaves out stays."
+    ),
     untrained: bool = typer.Option(False, "--untrained", help="Accept weights that predict no text."),
     replace: bool = typer.Option(False, "--replace", help="Replace a model of this name."),
     as_json: bool = JSON_OPTION,
@@ -39,10 +42,11 @@ def add(
     from functools import partial
 
     from medflare.models.model_store import add_model
-    from medflare.tasks.chat_wording import chat_wording
+    from medflare.tasks.chat_wording import chat_wording, read_wording
 
     wording = partial(chat_wording, full=full_wording)
-    added = add_model(source, name, wording, untrained=untrained, replace=replace)
+    own = None if own_wording is None else read_wording(own_wording)
+    added = add_model(source, name, wording, own_wording=own, untrained=untrained, replace=replace)
     if as_json:
         print_json({**added.facts.model_dump(), "folder": added.folder, **_measured(added.check)})
         return

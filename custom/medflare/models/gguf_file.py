@@ -26,13 +26,14 @@ class GgufHeader:
     """Metadata of a GGUF file.
 
     Attributes:
-        quantisation: types of the tensors, each with how many are of it.
+        quantisation: types of the tensors, each with how many are of it; parameters: in all of them.
     """
 
     architecture: str
     name: str
     licence: str
     quantisation: str
+    parameters: int
 
 
 def read_header(file: Path) -> GgufHeader:
@@ -64,6 +65,7 @@ def read_header(file: Path) -> GgufHeader:
         name=_text(reader, "general.name"),
         licence=_text(reader, "general.license"),
         quantisation=_quantisation(reader),
+        parameters=sum(int(tensor.n_elements) for tensor in reader.tensors),
     )
 
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +24,12 @@ from medflare.models.gguf_file import convert, read_header
 from medflare.models.plain_text import PlainText
 from medflare.models.text_check import TextCheck, check_text
 from medflare.wire.durable import write_json
+from medflare.wire.memory import free_bytes
 
 BITS = {"fp32": 32, "bf16": 16, "nf4": 4.5}
 """Of one frozen weight; nf4 with its scales."""
+CONVERTED = 6
+"""Bytes of memory for each weight while a GGUF file is converted (measured 4.7)."""
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 Wording = Callable[[ChatTurn], dict[str, Any]]
@@ -62,7 +65,13 @@ class AddedModel:
 
 
 def add_model(
-    source: Path, name: str | None, wording: Wording, *, untrained: bool = False, replace: bool = False
+    source: Path,
+    name: str | None,
+    wording: Wording,
+    *,
+    own_wording: Mapping[str, Any] | None = None,
+    untrained: bool = False,
+    replace: bool = False,
 ) -> AddedModel:
     """Put a model among those of this machine: converted, with its wording, checked; or nothing at all.
 
@@ -70,6 +79,7 @@ def add_model(
         source: a GGUF file, or a Hugging Face folder with safetensors, whose weights are linked, not copied.
         name: as site.yaml names it; by default that of the file or folder.
         wording: what medflare_prompt.json holds for a chat template, where the folder has none of its own.
+        own_wording: blocks of medflare_prompt.json that count instead; each replaces texts, not the file.
         untrained: accept weights that predict no text.
         replace: put it in the place of another model of this name.
 
@@ -92,10 +102,12 @@ def add_model(
                 "quantisation": header.quantisation,
                 "licence": header.licence,
             }
+            check_memory(source, CONVERTED * header.parameters)
             convert(source, folder)
         else:
+            check_memory(source, sum(file.stat().st_size for file in source.glob("*.safetensors")))
             _link(source, folder)
-        has_template = _write_wording(folder, wording)
+        has_template = _write_wording(folder, wording, own_wording or {})
         model, check = check_model(folder)
         if not check.predicts and not untrained:
             raise ConfigError(
@@ -197,6 +209,16 @@ def check_source(source: Path) -> None:
         raise ConfigError(f"'{source}': expected a .gguf file or a Hugging Face folder with safetensors.")
 
 
+def check_memory(source: Path, needed: float) -> None:
+    """Raise ConfigError where so many bytes of memory are not free: a model is converted in memory."""
+    if needed > (free := free_bytes()):
+        raise ConfigError(
+            f"adding '{source}' takes about {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are "
+            "free. End other programs, or add the model on a machine with more memory and copy its folder "
+            f"from there ({models_root()})."
+        )
+
+
 def sha256_of(file: Path) -> str:
     """Return the SHA-256 of a file's bytes."""
     with file.open("rb") as stream:
@@ -230,8 +252,10 @@ def _link(source: Path, folder: Path) -> None:
     (folder / FACTS_FILE).unlink(missing_ok=True)
 
 
-def _write_wording(folder: Path, wording: Wording) -> bool:
+def _write_wording(folder: Path, wording: Wording, own: Mapping[str, Any]) -> bool:
     """Write the wording of a folder's chat template, unless it has its own; say whether it has a template.
+
+    Texts in `own` take the place of theirs.
 
     The end mark becomes the one that ends a reply in the template.
     """
@@ -239,12 +263,17 @@ def _write_wording(folder: Path, wording: Wording) -> bool:
         tokenizer = load_tokenizer(folder)
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(f"the model's tokenizer cannot be opened: {error}") from error
-    turn = chat_turn(tokenizer)
-    if turn is None:
-        return False
-    if turn.end and turn.end != tokenizer.eos_token:
+    turn, file = chat_turn(tokenizer), folder / PROMPT_FILE
+    if turn is not None and turn.end and turn.end != tokenizer.eos_token:
         tokenizer.eos_token = turn.end
         tokenizer.save_pretrained(folder)
-    if not (folder / PROMPT_FILE).is_file():
-        write_json(folder / PROMPT_FILE, wording(turn))
-    return True
+    if file.is_file():
+        texts: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    else:
+        texts = {} if turn is None else wording(turn)
+    for block, content in own.items():
+        nested = isinstance(content, Mapping)
+        texts[block] = {**texts.get(block, {}), **content} if nested else content
+    if texts:
+        write_json(file, texts)
+    return turn is not None

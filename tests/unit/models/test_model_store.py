@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,14 @@ from gguf_builder import CHAT, network, write_gguf
 from medflare.core.errors import ConfigError
 from medflare.core.model_folders import models_root, stored_model, stored_models
 from medflare.data.settings.site import load_site_file
+from medflare.models import model_store
 from medflare.models.backbone import load_backbone, load_tokenizer
 from medflare.models.chat_template import SYSTEM, chat_turn
 from medflare.models.model_store import add_model, check_unchanged, read_facts
 from medflare.models.plain_text import PlainText
 from medflare.models.templates import filled
 from medflare.models.text_check import check_text
-from medflare.tasks.chat_wording import chat_wording
+from medflare.tasks.chat_wording import chat_wording, read_wording
 from medflare.tasks.extraction.prompts import wording
 
 
@@ -164,8 +166,9 @@ def no_gguf(path: Path) -> Path:
         (lambda path: write_gguf(path, architecture="mamba"), "architecture 'mamba'; expected one of llama"),
         (lambda path: write_gguf(path, trained=False), "does not predict text"),
         (lambda path: path, "no file or folder"),
+        (lambda path: write_gguf(path, end=None, chat=None), "has no end mark"),
     ],
-    ids=["cut", "cut in its table", "no GGUF", "architecture", "untrained", "missing"],
+    ids=["cut", "cut in its table", "no GGUF", "architecture", "untrained", "missing", "no end mark"],
 )
 def test_a_file_that_cannot_be_used_is_named_and_leaves_nothing(
     make: Callable[[Path], Path], words: str, tmp_path: Path
@@ -174,6 +177,55 @@ def test_a_file_that_cannot_be_used_is_named_and_leaves_nothing(
         added(make(tmp_path / "model.gguf"))
     assert stored_models() == []
     assert not models_root().exists() or list(models_root().iterdir()) == []
+
+
+def test_a_model_that_does_not_fit_into_memory_is_not_begun(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = added(file, "fits")
+    monkeypatch.setattr(model_store, "free_bytes", lambda: 1000)
+    for source in (file, folder):
+        with pytest.raises(ConfigError, match=r"takes about 0.0 GB of memory, and 0.0 GB are free.*copy"):
+            added(source)
+    assert stored_models() == ["fits"]
+
+
+def test_a_model_without_a_chat_template_has_our_wording(tmp_path: Path) -> None:
+    folder = added(write_gguf(tmp_path / "plain.gguf", chat=None))
+    assert not read_facts("tiny").chat_template
+    assert not (folder / "medflare_prompt.json").exists()
+    assert load_backbone(folder, "fp32").extraction is None
+
+
+def test_a_wording_of_ones_own_replaces_its_texts_alone(file: Path, tmp_path: Path) -> None:
+    ours = tmp_path / "german.json"
+    ours.write_text(json.dumps({"extraction": {"ner": "Markiere jedes {names}: {text}"}}), encoding="utf-8")
+    plain = json.loads((added(file) / "medflare_prompt.json").read_text())
+    folder = added(file, "german", own_wording=read_wording(ours))
+    written = json.loads((folder / "medflare_prompt.json").read_text())
+    assert written["extraction"]["ner"] == "Markiere jedes {names}: {text}"
+    assert written["extraction"]["re"] == plain["extraction"]["re"]
+    assert {k: v for k, v in written.items() if k != "extraction"} == {
+        k: v for k, v in plain.items() if k != "extraction"
+    }
+    assert read_facts("german").fingerprint != read_facts("tiny").fingerprint
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{", "cannot be read as JSON"),
+        ('{"extraktion": {}}', "extraktion"),
+        ('{"extraction": {"ner": "Mark it."}}', "has no {text}"),
+        ('{"question_answering": {"letters": "{question}"}}', "has no {options}"),
+        ('{"condition_words": ["one"]}', "condition_words"),
+        ("[1]", "no such setting"),
+    ],
+)
+def test_a_wording_that_cannot_work_is_named(content: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "own.json").write_text(content, encoding="utf-8")
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        read_wording(tmp_path / "own.json")
 
 
 @pytest.mark.parametrize(

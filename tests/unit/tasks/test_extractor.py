@@ -204,6 +204,14 @@ def test_max_tokens_without_room_for_text_is_refused() -> None:
         Extractor(ScriptedModel(lambda _: Written("", True)), ExtractionWording(), 1, 100)  # type: ignore[arg-type]
 
 
+def test_a_context_that_is_too_short_for_any_window_is_named_as_the_models() -> None:
+    short = ScriptedModel(lambda _: Written("", True))
+    short.context = 90
+    short.backbone.name = "tiny"
+    with pytest.raises(ConfigError, match=r"'tiny' has a context of 90 tokens.*longer context"):
+        Extractor(short, ExtractionWording(), 1, 800)  # type: ignore[arg-type]
+
+
 CEILINGS = {
     # corpus, sentences, format: strict F1 of entities, of modifiers of gold heads, end to end
     ("mtsamples", 1, "html"): (1.0, 0.9985, 0.9985),

@@ -58,13 +58,19 @@ class Extractor(Predictor):
         self.copy_words = _copy_words(model, wording.format, decoding)
         around = max(len(ids) for ids in model.prompt_ids([wording.prompt(e) for e in _shortest()]))
         # a prompt holds its text once, an answer up to twice: hence a third of what is left
-        longest = min(longest, model.context)
-        room = (longest - around - MARKUP) // 3
+        room = (min(longest, model.context) - around - MARKUP) // 3
         if room < LEAST:
-            raise ConfigError(
-                f"max_tokens is {longest}, but a question alone takes up to {around} tokens and an answer "
-                f"twice its text and {MARKUP}. Set max_tokens to {around + MARKUP + 3 * LEAST} or more."
+            needed = around + MARKUP + 3 * LEAST
+            takes = (
+                f"a question alone takes up to {around} tokens and an answer twice its text and {MARKUP}, "
+                f"{needed} for the shortest window of a note"
             )
+            if model.context < needed:
+                raise ConfigError(
+                    f"backbone '{model.backbone.name}' has a context of {model.context} tokens, but {takes}. "
+                    "Choose a model with a longer context, or shorten its wording in medflare_prompt.json."
+                )
+            raise ConfigError(f"max_tokens is {longest}, but {takes}. Set max_tokens to {needed} or more.")
         self.mark = sum(self._lengths(list(MARKS[wording.format])))
         super().__init__(sentences, room)
 
