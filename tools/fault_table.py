@@ -57,12 +57,12 @@ def resume_table(rows: Iterable[Mapping[str, Any]]) -> str:
         if row["what"] != WRITES or "any write: " not in row["phase"]:
             continue
         words = row["phase"].partition("any write: ")[2].replace(",", "").split()
-        if words[0] not in ("toy", "quadratic", "visits"):
+        if words[0] not in ("toy", "quadratic", "visit"):
             cells.setdefault(" ".join(words), {}).setdefault(COLUMNS[0], []).append(
                 row["outcome"] == "passed"
             )
             continue
-        name = words[1] + (" over rounds of visits (FedTAR)" if words[0] == "visits" else "")
+        name = words[1] + (" over rounds of visits (FedTAR)" if words[0] == "visit" else "")
         column = next((column for column in COLUMNS if column in words), COLUMNS[0])
         name += " after a canary" if "canary" in words else ""
         cells.setdefault(name, {}).setdefault(column, []).append(row["outcome"] == "passed")

@@ -36,7 +36,7 @@ def rows(tmp_path: Path) -> list[dict[str, object]]:
         row("d", WRITE, "any write: toy weighted_mean, int8 with error feedback"),
         row("e", WRITE, "any write: quadratic scaffold m=2 masking"),
         row("f", WRITE, "any write: toy weighted_mean he", "failed"),
-        row("g", WRITE, "any write: visits temporal lr=0.05"),
+        row("g", WRITE, "any write: visit temporal lr=0.05"),
     ]
     file = tmp_path / "faults.jsonl"
     file.write_text("".join(f"{json.dumps(line)}\n" for line in written))

@@ -128,7 +128,7 @@ def results() -> dict[str, State]:
     return {}
 
 
-@pytest.mark.fault("power cut, {party}", phase="{phase} ({how})", result="equal after `resume`")
+@pytest.mark.fault("power cut at the {party} ({how})", phase="{phase}", result="equal after `resume`")
 @pytest.mark.parametrize(("party", "phase", "how"), rows())
 def test_a_run_that_died_goes_on_to_the_same_result(
     federation: Make,

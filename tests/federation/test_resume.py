@@ -52,8 +52,8 @@ PROTECTED = [
     toy(rounds=2, protection="he"),
 ]
 FURTHER = [
-    Case(rule="ddcs", settings=DRAWN, rounds=2, protection="masking"),
-    Case(rule="importance_sampling", settings={"draws": 2}, rounds=2, protection="masking"),
+    Case(rule="ddcs", settings={**DRAWN, "draws": 6}, rounds=2, protection="masking"),
+    Case(rule="uniform_selection", settings={"draws": 6}, rounds=2, protection="masking"),
     toy("fedavgm", rounds=2, protection="masking"),
     visits("scaffold", COUNTS, {}, rounds=2, protection="masking"),
 ]
@@ -123,7 +123,7 @@ def check(case: Case, federation: Make, some: int = PLACES, **controller: Any) -
 
 @pytest.mark.fault(
     "power cut at a write to a disk",
-    phase="any write, server and sites: {case}",
+    phase="any write: {case}",
     result="equal after `resume`",
 )
 @pytest.mark.parametrize("case", CASES, ids=str)
