@@ -198,7 +198,7 @@ def allowed(schema: Mapping[str, Any]) -> str:
     """Return the values that a field of a JSON schema lets through, in words."""
     if "anyOf" in schema:
         return " or ".join(allowed(choice) for choice in schema["anyOf"])
-    if "enum" in schema:
-        return ", ".join(str(value) for value in schema["enum"])
+    if "enum" in schema or "const" in schema:
+        return ", ".join(str(value) for value in schema.get("enum", [schema.get("const")]))
     bounds = [words.format(schema[key]) for key, words in _BOUNDS.items() if key in schema]
     return ", ".join([_TYPES[schema["type"]], *([" and ".join(bounds)] if bounds else [])])

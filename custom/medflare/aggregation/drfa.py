@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from medflare.aggregation.base import RuleFacts, RuleSettings
+from medflare.aggregation.base import RuleFacts
 from medflare.aggregation.capabilities import (
     AllowsSiteFactors,
     AsksClientTerms,
@@ -20,6 +20,7 @@ from medflare.aggregation.capabilities import (
     SamplesClients,
     UsesAuxiliarySums,
 )
+from medflare.aggregation.norm_clip import NormClipSettings
 from medflare.aggregation.weighted_mean import MeanRule
 from medflare.core.data_order import derived_seed
 from medflare.core.hints import ImportanceHint, RoundHints, SnapshotHint
@@ -56,7 +57,7 @@ class Drfa(MeanRule, SamplesClients, AsksClientTerms, UsesAuxiliarySums, ProbesL
     )
     auxiliary_sums = (SNAPSHOT, DRAWN, WEIGHT)
 
-    class Settings(RuleSettings):
+    class Settings(NormClipSettings):
         m: Annotated[int, Field(ge=1)] | None = None
         """how often a site is drawn in a round; by default as often as there are sites."""
         step: float = Field(default=1e-2, ge=0)

@@ -14,7 +14,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from medflare.aggregation.base import RuleFacts, RuleSettings, Weighting
+from medflare.aggregation.base import RuleFacts, Weighting
+from medflare.aggregation.norm_clip import NormClipSettings
 from medflare.aggregation.weighted_mean import MeanRule
 from medflare.core.errors import UpdateError
 from medflare.core.tensors import State, apply_delta_in_place, finite
@@ -25,7 +26,7 @@ BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 class ServerOptimiser(MeanRule):
     """θ⁺ = θ + step(Δ) with Δ = Σ w_k Δ_k; the moments are kept between rounds."""
 
-    class Settings(RuleSettings):
+    class Settings(NormClipSettings):
         lr: float = Field(default=1e-2, gt=0)
         """η_s; tune it to updates of LoRA's size."""
         beta1: float = Field(default=0.9, ge=0, lt=1)

@@ -7,8 +7,9 @@ from typing import Any
 
 from pydantic import Field
 
-from medflare.aggregation.base import RuleFacts, RuleSettings, Weighting
+from medflare.aggregation.base import RuleFacts, Weighting
 from medflare.aggregation.capabilities import AsksClientTerms
+from medflare.aggregation.norm_clip import NormClipSettings
 from medflare.aggregation.weighted_mean import MOST_TOKENS, MeanRule
 from medflare.core.hints import ProximalHint, RoundHints
 
@@ -21,7 +22,7 @@ class FedProx(MeanRule, AsksClientTerms):
         source="Li et al. 2020",
     )
 
-    class Settings(RuleSettings):
+    class Settings(NormClipSettings):
         mu: float = Field(default=0.01, ge=0)
         """μ; try 0.001, 0.01, 0.1 and 1. 0 is FedAvg to the last bit."""
         weighting: Weighting = "examples"

@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from medflare.aggregation.base import RuleFacts, RuleSettings
+from medflare.aggregation.base import RuleFacts
 from medflare.aggregation.capabilities import AllowsSiteFactors, Score, ScoresCandidates, SendsHints
+from medflare.aggregation.norm_clip import NormClipSettings, needs_each_update
 from medflare.aggregation.weighted_mean import MeanRule
 from medflare.core.errors import ConfigError, UpdateError
 from medflare.core.hints import InfluenceHint, RoundHints
@@ -49,7 +50,7 @@ class Influence(MeanRule, ScoresCandidates, SendsHints, AllowsSiteFactors):
     )
     scored_by = "server"
 
-    class Settings(RuleSettings):
+    class Settings(NormClipSettings):
         mode: Literal["server", "client"] = "server"
         """"server": the rule scores each candidate itself with what `bind` gave it. "client": each site
         scores its own update and sends the factor; only sums are needed, and sites are trusted
@@ -68,7 +69,8 @@ class Influence(MeanRule, ScoresCandidates, SendsHints, AllowsSiteFactors):
         self.set_weighting("examples" if self.settings.use_data_size else "uniform")
         self.in_client_mode = self.settings.mode == "client"
         if self.in_client_mode:
-            self.facts = replace(type(self).facts, needs="sum")
+            facts = replace(type(self).facts, needs="sum")
+            self.facts = facts if self.norm_clip is None else needs_each_update(facts)
         self.factor_clip = self.settings.clip
         self._score: Score | None = None
         self._losses: dict[str, float] = {}

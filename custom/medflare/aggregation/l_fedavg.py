@@ -10,10 +10,11 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from medflare.aggregation.base import AggregationRule, RuleFacts, RuleSettings
+from medflare.aggregation.base import AggregationRule, RuleFacts
 from medflare.aggregation.capabilities import ReadsMetrics, Score, ScoresCandidates
+from medflare.aggregation.norm_clip import NormClipSettings, clip_factors, needs_each_update
 from medflare.core.errors import ConfigError, UpdateError
-from medflare.core.tensors import State, add_scaled, add_to_each, apply_delta, apply_delta_in_place, zeros
+from medflare.core.tensors import State, add_to_each, apply_delta, apply_delta_in_place, zeros
 from medflare.core.update import Update
 
 _log = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ class LossFedAvg(AggregationRule, ScoresCandidates, ReadsMetrics):
         instead="rule 'weighted_mean', or rule 'influence' with rule_settings {\"mode\": \"client\"}",
     )
 
-    class Settings(RuleSettings):
+    class Settings(NormClipSettings):
         omega: float = Field(default=0.5, ge=0, le=1)
         """ω, the share of the examples in a weight; the rest is the losses'."""
         loss_weight: Literal["normalised", "raw"] = "normalised"
@@ -52,6 +53,8 @@ class LossFedAvg(AggregationRule, ScoresCandidates, ReadsMetrics):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
+        if self.settings.norm_clip is not None:
+            self.facts = needs_each_update(self.facts)
         self.measured = self.settings.loss_source != "client"
         self.scored_by = "sites" if self.settings.loss_source == "cross" else "server"
         self._score: Score | None = None
@@ -67,6 +70,8 @@ class LossFedAvg(AggregationRule, ScoresCandidates, ReadsMetrics):
         return () if self.measured else (self.settings.loss_metric,)
 
     def begin(self, global_state: State) -> None:
+        self._held: dict[str, State] = {}
+        self._clipped: dict[str, Any] = {}
         if self.measured and self._score is None:
             raise ConfigError(
                 f"rule 'l_fedavg' with loss_source '{self.settings.loss_source}' needs somebody who measures "
@@ -84,16 +89,14 @@ class LossFedAvg(AggregationRule, ScoresCandidates, ReadsMetrics):
 
         The weights are known only when the last loss is, and D and Σ 1/ℓ_j are constants of the round: two
         sums are enough, however many sites there are. A term without a usable loss becomes the median of the
-        others, which is known at the end only, so those updates go into a third sum, Σ Δ_k.
+        others, which is known at the end only, so those updates go into a third sum, Σ Δ_k. With `norm_clip`
+        the updates are kept until all norms are known.
         """
         loss = self._loss(site, update)
         self._examples[site] = update.examples
         if math.isfinite(loss) and loss >= 0:
             self._losses[site], self._terms[site] = loss, 1 / max(loss, self.settings.floor)
-            sums = [(self._by_data, float(update.examples)), (self._by_loss, self._terms[site])]
-            add_to_each(sums, update.delta)
         else:
-            add_scaled(self._by_data, update.delta, update.examples)
             _log.warning(
                 "L-FedAvg: %s of %s is %s; the median stands in for it.",
                 self.settings.loss_metric,
@@ -101,7 +104,22 @@ class LossFedAvg(AggregationRule, ScoresCandidates, ReadsMetrics):
                 loss,
             )
             self._replaced = self._replaced or zeros(self._global)
-            add_scaled(self._replaced, update.delta, 1.0)
+        if self.settings.norm_clip is None:
+            self._add_scaled(site, update.delta, 1.0)
+        else:
+            self._held[site] = update.delta
+
+    def _add_scaled(self, site: str, delta: State, factor: float) -> None:
+        """Add factor · Δ_k to the sums it belongs to."""
+        by_loss, term = (self._by_loss, self._terms[site]) if site in self._terms else (self._replaced, 1.0)
+        add_to_each([(self._by_data, factor * self._examples[site]), (by_loss, factor * term)], delta)
+
+    def _add_clipped(self) -> None:
+        """Add what was kept, scaled down to the median norm."""
+        factors, norm = clip_factors(self._held)
+        for site, factor in factors.items():
+            self._add_scaled(site, self._held.pop(site), factor)
+        self._clipped = {"norm": norm, "factors": {s: f for s, f in factors.items() if f < 1}}
 
     def _loss(self, site: str, update: Update) -> float:
         """Return ℓ_k as `loss_source` says, NaN where a site reported none.
@@ -125,6 +143,8 @@ class LossFedAvg(AggregationRule, ScoresCandidates, ReadsMetrics):
         """
         if not self._examples:
             raise ValueError("no update was added in this round.")
+        if self._held:
+            self._add_clipped()
         omega, normalised = self.settings.omega, self.settings.loss_weight == "normalised"
         middle = median(self._terms.values()) if self._terms else 1.0
         terms = {site: self._terms.get(site, middle) for site in self._examples}
@@ -144,6 +164,8 @@ class LossFedAvg(AggregationRule, ScoresCandidates, ReadsMetrics):
         return apply_delta_in_place(self._global, change)
 
     def report(self) -> dict[str, Any]:
-        """Return `weights`: each w_k; `losses`: the ℓ_k that could be used; `replaced`: sites without one."""
+        """Return `weights`: each w_k; `losses`: the ℓ_k that could be used; `replaced`: sites without one;
+        `clipped` as in `MeanRule`."""
         replaced = sorted(set(self._examples) - set(self._losses))
-        return {"weights": self._shares, "losses": self._losses, "replaced": replaced}
+        clipped = {"clipped": self._clipped} if self._clipped else {}
+        return {"weights": self._shares, "losses": self._losses, "replaced": replaced, **clipped}

@@ -105,6 +105,10 @@ class FreezeA(WeightedMean):
 class _PairRule(WeightedMean):
     """Keeps each site's pairs until the end of the round; tensors that are no LoRA factor are averaged."""
 
+    class Settings(WeightedMean.Settings):
+        norm_clip: None = None
+        """of no use here: the norm of factors says little about that of their product."""
+
     def begin(self, global_state: State) -> None:
         self._stems = stems(name for name in global_state if not name.startswith(MERGED))
         factors = {stem + end for stem in self._stems for end in (A, B)}

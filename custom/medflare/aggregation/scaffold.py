@@ -9,8 +9,9 @@ from typing import Any, Literal
 import torch
 from pydantic import Field
 
-from medflare.aggregation.base import RuleFacts, RuleSettings, Weighting
+from medflare.aggregation.base import RuleFacts, Weighting
 from medflare.aggregation.capabilities import AsksClientTerms, UsesAuxiliarySums
+from medflare.aggregation.norm_clip import NormClipSettings
 from medflare.aggregation.weighted_mean import MeanRule
 from medflare.core.hints import ControlVariatesHint, RoundHints
 from medflare.core.tensors import State, apply_delta_in_place
@@ -32,7 +33,7 @@ class Scaffold(MeanRule, AsksClientTerms, UsesAuxiliarySums):
     )
     auxiliary_sums = (CONTROL,)
 
-    class Settings(RuleSettings):
+    class Settings(NormClipSettings):
         lr: float = Field(default=1.0, gt=0)
         """η_s."""
         control: Literal["gradients", "option_2"] = "gradients"

@@ -14,7 +14,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from medflare.aggregation.base import RuleFacts, RuleSettings, Weighting
+from medflare.aggregation.base import RuleFacts, Weighting
 from medflare.aggregation.capabilities import (
     AcceptsZeroWeight,
     CountsAbortedRounds,
@@ -23,6 +23,7 @@ from medflare.aggregation.capabilities import (
     UsesAuxiliarySums,
 )
 from medflare.aggregation.coefficients import AlphaMode, Embedding, Schedule, alpha_gradient, convex_weights
+from medflare.aggregation.norm_clip import NormClipSettings
 from medflare.aggregation.weighted_mean import MeanRule
 from medflare.core.errors import UpdateError
 from medflare.core.hints import RoundHints, VisitHint
@@ -52,7 +53,7 @@ class TemporalResidual(
     )
     auxiliary_sums = (VISITS,)
 
-    class Settings(RuleSettings):
+    class Settings(NormClipSettings):
         visits: int = Field(default=1, ge=1)
         """T, exchanges a round."""
         alpha_mode: AlphaMode = "softmax"

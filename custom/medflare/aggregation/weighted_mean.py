@@ -8,8 +8,9 @@ from typing import Any
 
 from pydantic import Field
 
-from medflare.aggregation.base import AggregationRule, RuleFacts, RuleSettings, SiteWeight, Weighting
+from medflare.aggregation.base import AggregationRule, RuleFacts, SiteWeight, Weighting
 from medflare.aggregation.capabilities import ReadsMetrics
+from medflare.aggregation.norm_clip import NormClipSettings, clip_factors, needs_each_update
 from medflare.core.errors import UpdateError
 from medflare.core.tensors import State, add_scaled, apply_delta_in_place, zeros
 from medflare.core.update import Update
@@ -27,9 +28,16 @@ class MeanRule(AggregationRule, ReadsMetrics):
 
     weighting: Weighting = "examples"
     most_tokens: int = MOST_TOKENS
+    Settings = NormClipSettings
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
+        given = self.settings  # those of a rule outside this package may have no clip
+        self.norm_clip = given.norm_clip if isinstance(given, NormClipSettings) else None
+        if self.norm_clip is not None:
+            self.facts = needs_each_update(self.facts)
+        self._held: dict[str, State] = {}
+        self._clipped: dict[str, Any] = {}
         self._global: State = {}
         self._sum: State = {}
         self._weights: dict[str, float] = {}
@@ -59,11 +67,23 @@ class MeanRule(AggregationRule, ReadsMetrics):
 
     def begin(self, global_state: State) -> None:
         self._global, self._weights, self._sum = global_state, {}, zeros(global_state)
+        self._held, self._clipped = {}, {}
 
     def add(self, site: str, update: Update) -> None:
+        """Add the update to the running sum; with `norm_clip`, keep it until all norms are known."""
         weight = self.weight(site, update)
-        add_scaled(self._sum, update.delta, weight)
+        if self.norm_clip is None:
+            add_scaled(self._sum, update.delta, weight)
+        else:
+            self._held[site] = update.delta
         self._weights[site] = weight
+
+    def _add_clipped(self) -> None:
+        """Add what was kept, scaled down to the median norm."""
+        factors, norm = clip_factors(self._held)
+        for site, factor in factors.items():
+            add_scaled(self._sum, self._held.pop(site), factor * self._weights[site])
+        self._clipped = {"norm": norm, "factors": {s: f for s, f in factors.items() if f < 1}}
 
     def mean(self) -> State:
         """Return Σ w_k Δ_k of what was added, in the place of the running sum, which is used up.
@@ -74,6 +94,8 @@ class MeanRule(AggregationRule, ReadsMetrics):
         total_weight = sum(self._weights.values())
         if total_weight <= 0:
             raise ValueError("no update with a positive weight was added in this round.")
+        if self._held:
+            self._add_clipped()
         self._shares = {site: weight / total_weight for site, weight in self._weights.items()}
         mean, self._sum = self._sum, {}
         for value in mean.values():
@@ -84,8 +106,9 @@ class MeanRule(AggregationRule, ReadsMetrics):
         return apply_delta_in_place(self._global, self.mean())
 
     def report(self) -> dict[str, Any]:
-        """Return `weights`: each site's w_k."""
-        return {"weights": self._shares}
+        """Return `weights`: each site's w_k; with `norm_clip`, `clipped`: the median norm, and the factors of
+        the updates that were longer."""
+        return {"weights": self._shares, **({"clipped": self._clipped} if self._clipped else {})}
 
 
 class WeightedMean(MeanRule):
@@ -96,7 +119,7 @@ class WeightedMean(MeanRule):
         source="McMahan et al. 2017; ML-1, ML-2, MRG-17, VG-1",
     )
 
-    class Settings(RuleSettings):
+    class Settings(NormClipSettings):
         weighting: Weighting = "examples"
         """"examples"; "tokens" for supervised tokens, which a learner reports as its metric `tokens` (what
         the released code of paper 002 does); or "uniform"."""

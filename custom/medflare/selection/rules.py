@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from medflare.aggregation.base import RuleFacts, RuleSettings
+from medflare.aggregation.base import RuleFacts
 from medflare.aggregation.capabilities import NeedsExactSizes, NeedsSketches
+from medflare.aggregation.norm_clip import NormClipSettings
 from medflare.core.hints import ProximalHint, RoundHints
 from medflare.core.sketch import Sketch
 from medflare.selection.baselines import FedCSSelector, ImportanceSelector, UniformSelector
@@ -22,7 +23,7 @@ from medflare.selection.strata import StratifiedSelector
 Rank = Annotated[int, Field(ge=1)]
 
 
-class DrawSettings(RuleSettings):
+class DrawSettings(NormClipSettings):
     """Settings of rules that draw with replacement."""
 
     draws: int = Field(default=5, ge=1, le=MAX_SAMPLES)
@@ -206,7 +207,7 @@ class FedCS(SampledMean):
         reads_sum=True,
     )
 
-    class Settings(RuleSettings):
+    class Settings(NormClipSettings):
         deadline: float = Field(default=600.0, gt=0)
         """seconds of a round."""
         sequential: bool = False

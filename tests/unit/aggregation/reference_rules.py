@@ -6,6 +6,8 @@ x: (m, n) float64, the sites' values after training; n: examples; loss: validati
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 Array = np.ndarray
@@ -84,3 +86,14 @@ def fedadam(x: Array, n: Array, loss: Array) -> Array:
     """The first round from a state of zeros, where it is FedYogi's as well."""
     change = weighted_mean(x, n, loss)
     return 1e-2 * 0.1 * change / (np.sqrt(0.01 * change**2) + 1e-3)
+
+
+def clipped(rule: Callable[[Array, Array, Array], Array]) -> Callable[[Array, Array, Array], Array]:
+    """The rule on rows that are no longer than the lower median of their norms."""
+
+    def reference(x: Array, n: Array, loss: Array) -> Array:
+        norms = np.linalg.norm(x, axis=1)
+        most = np.sort(norms)[(len(norms) - 1) // 2]
+        return rule(x * np.minimum(1, most / norms)[:, None], n, loss)
+
+    return reference

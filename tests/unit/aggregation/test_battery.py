@@ -63,6 +63,7 @@ class Case:
         slow: the reference, on what `view` gives of the sites' states; None where another file has it.
         keeps: identical updates are what all sites have afterwards (not so for adaptive optimisers).
         hostile: one site that sends anything does not pull the result away from the others.
+        clips: an enormous update is scaled down to the median norm before it is averaged.
         overflows: fp32 moments cannot hold an update of 1e30, which is refused.
     """
 
@@ -72,6 +73,7 @@ class Case:
     view: Callable[[State], Tensor] = flat
     keeps: bool = True
     hostile: bool = False
+    clips: bool = False
     overflows: bool = False
 
 
@@ -119,6 +121,26 @@ CASES = {
     "temporal": Case(make=rule("temporal"), slow=slow.weighted_mean),
     "temporal, three visits": Case(make=rule("temporal", visits=3), keeps=False),
     "docs/how-to/add-a-rule.md": Case(make=documented_rule),
+    **{
+        f"{name}, norm_clip": Case(
+            make=rule(name, norm_clip="median"),
+            slow=reference,
+            keeps=keeps,
+            overflows=False,
+            clips=True,
+        )
+        for name, reference, keeps in (
+            ("weighted_mean", slow.clipped(slow.weighted_mean), True),
+            ("l_fedavg", slow.clipped(slow.l_fedavg), True),
+            ("fedavgm", slow.clipped(slow.weighted_mean), True),
+            ("fedadam", slow.clipped(slow.fedadam), False),
+            ("fedprox", slow.clipped(slow.weighted_mean), True),
+            ("scaffold", slow.clipped(slow.uniform_mean), True),
+            ("temporal", slow.clipped(slow.weighted_mean), True),
+            ("ddcs", slow.clipped(slow.weighted_mean), True),
+            ("drfa", slow.clipped(slow.uniform_mean), True),
+        )
+    },
 }
 
 
@@ -287,9 +309,15 @@ def test_an_enormous_update_makes_nothing_infinite_and_fools_no_robust_rule(case
         return
     new = aggregate(case.make(), state, given)
     assert torch.isfinite(flat(new)).all()
+    if case.clips and case.keeps:
+        assert flat(new).norm() <= 1.01 * flat_norms(updates(case)).max(), "as one site of seven"
     if case.hostile:
         radius = (honest - honest.mean(0)).norm(dim=1).max()
         assert (flat(new) - honest.mean(0)).norm() <= 1.5 * radius
+
+
+def flat_norms(given: dict[str, Update]) -> Tensor:
+    return torch.stack([flat(item.delta).norm() for item in given.values()])
 
 
 def test_a_nan_is_rejected_before_the_rule_sees_it(case: Case) -> None:

@@ -280,3 +280,27 @@ def test_the_rule_of_the_document_weighs_by_loss_and_refuses_a_bad_one() -> None
         run(documented_rule(), scalar(0.0))
     with pytest.raises(ValueError, match="q is -1"):
         documented_rule(q=-1)
+
+
+# ---- clip of the norm --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["weighted_mean", "l_fedavg"])
+def test_an_update_of_minus_ten_times_its_length_counts_as_one_site(name: str) -> None:
+    """Norms 1, 2, 3, 40 of four sites with equal weights: the lower median is 2."""
+    sites = [scalar(value, 10, val_loss=1.0) for value in (1.0, 2.0, 3.0, -40.0)]
+    rule = make_rule(name, {"norm_clip": "median"})
+    assert run(rule, *sites) == pytest.approx((1 + 2 + 2 - 2) / 4)
+    clipped = rule.report()["clipped"]
+    assert clipped["norm"] == 2.0
+    assert list(clipped["factors"].values()) == pytest.approx([2 / 3, 1 / 20])
+    assert rule.facts.needs == "individual", "no mask can hide what is to be clipped"
+    assert not rule.facts.streams
+    assert make_rule(name, {}).facts.streams
+
+
+def test_products_of_factors_are_not_clipped() -> None:
+    with pytest.raises(ValueError, match="products of factors are not clipped"):
+        make_rule("uniform_selection", {"norm_clip": "median", "mode": "product_restart"})
+    with pytest.raises(ValueError, match="norm_clip"):
+        make_rule("lora_stack", {"norm_clip": "median"})
