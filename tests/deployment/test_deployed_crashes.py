@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import deployed_jobs
 import psutil
 import pytest
 from deployed import ADMIN, SERVER, SITES, Federation, Finished
+from deployed_programs import LONG, environment
 from deployed_programs import run as program
 
 from medflare.wire.files import load_tensors
@@ -149,3 +151,35 @@ def test_a_paused_run_goes_on(federation: Federation, tmp_path: Path) -> None:
     run = resumed(federation, job_id, tmp_path)
     assert (run.record.status, len(run.record.rounds)) == ("completed", 14)
     assert run.record.resumptions[0].exchange == done
+
+
+@pytest.mark.faults
+@pytest.mark.fault(
+    "the job process of {who} is killed, max_resumptions=2",
+    phase="training, mTLS",
+    result="equal: `resume --watch` goes on by itself",
+)
+@pytest.mark.parametrize("who", [SERVER, "site-2"])
+def test_a_watched_run_goes_on_by_itself(
+    federation: Federation, undisturbed: dict[str, list[float]], tmp_path: Path, who: str
+) -> None:
+    job_id = submitted(federation, tmp_path / "job", max_resumptions=2)
+    watcher = subprocess.Popen(
+        ["medflare", "resume", job_id, "--kit", str(federation.kits / ADMIN), "--watch", "--json"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    try:
+        federation.worker("site-2")
+        federation.wait_event(job_id, phase="round", round=1)
+        federation.job_process(who).kill()
+        printed, _ = watcher.communicate(timeout=LONG)
+    finally:
+        watcher.kill()
+    assert watcher.returncode == 0
+    last = str(json.loads(printed)["job"])
+    assert last != job_id
+    run = federation.finished(last, tmp_path / "out")
+    assert (run.record.status, len(run.record.resumptions)) == ("completed", 1)
+    assert tensors(run) == undisturbed
