@@ -35,6 +35,11 @@ def inspect(
     images: bool = typer.Option(
         True, "--images/--no-images", help="Open every image too, as a training would; or read tables alone."
     ),
+    identifiers: bool = typer.Option(
+        False,
+        "--identifiers",
+        help="Look for names, dates, numbers and addresses in texts, DICOM headers and pictures.",
+    ),
     skipped: Path | None = typer.Option(
         None, "--skipped", help="CSV file to write: every record that is left out, with its reason."
     ),
@@ -46,6 +51,7 @@ def inspect(
     [bold]Example[/bold]: medflare cohort inspect /data/notes --format brat --label-map mtsamples
     """
     from medflare.cli.cohort_view import print_heterogeneity, print_repeated, print_summary
+    from medflare.cli.identifier_view import print_identifiers
     from medflare.data.cohort_summary import repeated_reports
     from medflare.data.heterogeneity import heterogeneity
     from medflare.data.text_heterogeneity import text_heterogeneity
@@ -57,6 +63,9 @@ def inspect(
             cohorts[name] = _open(config, images)
     batch.require_some()
     summaries = [summary for _, summary in cohorts.values()]
+    reports = _identifiers(configs, cohorts, images) if identifiers else {}
+    for name, report in reports.items():
+        cohorts[name][1]["identifiers"] = report.to_json()
     if skipped is not None:
         _write_skipped(skipped, {name: cohort for name, (cohort, _) in cohorts.items()})
     if as_json:
@@ -66,6 +75,8 @@ def inspect(
     for cohort, summary in cohorts.values():
         print_summary(summary)
         print_repeated(repeated_reports(cohort))
+    for name, report in reports.items():
+        print_identifiers(name or str(source), report)
     studies = {name: cohort.studies for name, (cohort, _) in cohorts.items() if cohort.studies}
     if len(studies) > 1:
         print_heterogeneity(heterogeneity(studies))
@@ -73,6 +84,17 @@ def inspect(
     if len(texts := {name: records for name, records in texts.items() if records}) > 1:
         print_heterogeneity(text_heterogeneity(texts))
     batch.finish()
+
+
+def _identifiers(configs: Mapping[str, Any], cohorts: Mapping[str, Any], pixels: bool) -> dict[str, Any]:
+    """Return site -> what its texts, headers and pictures hold that identifies people."""
+    from medflare.data.deidentification import detector_of
+    from medflare.data.identifier_report import report_identifiers
+
+    return {
+        name: report_identifiers(cohort, detector_of(configs[name].cohort[0]), pixels)
+        for name, (cohort, _) in cohorts.items()
+    }
 
 
 def _write_skipped(path: Path, cohorts: Mapping[str, Any]) -> None:

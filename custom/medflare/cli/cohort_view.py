@@ -26,7 +26,7 @@ def print_summary(summary: Mapping[str, Any]) -> None:
         facts.add_row(key, str(summary[key]))
     for split, counts in summary["splits"].items():
         facts.add_row(f"  {split}", ", ".join(f"{counts[key]} {key}" for key in present))
-    for key in ("entities", "relations", "sex", "words", "left_out"):
+    for key in ("entities", "relations", "sex", "words", "left_out", "identifiers_replaced"):
         if summary[key]:
             facts.add_row(key.replace("_", " "), _listed(summary[key]))
     console.print(facts)

@@ -23,6 +23,7 @@ class ExtractionTotals:
         links: between modifiers and entities.
         outputs: texts that the model wrote.
         faults: sort of fault -> outputs that have it.
+        identifiers: kind -> how many notes' identifiers stand in what is written, the notes' texts included.
         left_out: files that could not be read: file, reason, detail.
         files: files that were written.
     """
@@ -33,12 +34,14 @@ class ExtractionTotals:
     links: int = 0
     outputs: int = 0
     faults: Counter[str] = field(default_factory=Counter)
+    identifiers: Counter[str] = field(default_factory=Counter)
     left_out: list[dict[str, str]] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
 
     def add(self, note: Note, prediction: NotePrediction) -> None:
         """Count what was extracted from a note."""
         from medflare.core.inventory import ENTITY_TYPES
+        from medflare.identifiers.rules import RuleDetector
 
         self.notes += 1
         for entity in note.entities:
@@ -46,6 +49,7 @@ class ExtractionTotals:
         self.links += len(note.relations)
         self.outputs += prediction.outputs
         self.faults.update(+prediction.faults)
+        self.identifiers.update(item.kind for item in RuleDetector().find(note.text))
 
     def as_json(self) -> dict[str, Any]:
         """Return plain types, the most frequent types first."""
@@ -57,5 +61,6 @@ class ExtractionTotals:
             "links": self.links,
             "outputs": self.outputs,
             "faults": dict(self.faults.most_common()),
+            "identifiers": dict(self.identifiers.most_common()),
             "files": [str(path) for path in self.files],
         }

@@ -90,5 +90,8 @@ def print_totals(console: Console, totals: ExtractionTotals) -> None:
     failures = totals.faults[PARSE_FAILURE]
     style = "yellow" if failures else "dim"
     console.print(f"{failures} of {totals.outputs} answers could not be read as they were meant", style=style)
+    if totals.identifiers:
+        listed = ", ".join(f"{kind.replace('_', ' ')} {count}" for kind, count in totals.identifiers.items())
+        console.print(f"The notes hold identifiers ({listed}): so do the files written.", style="yellow")
     if totals.left_out:
         console.print(f"{len(totals.left_out)} file(s) left out", style="yellow")

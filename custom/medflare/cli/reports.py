@@ -207,6 +207,8 @@ def _draft(model: Drafter, decoding: DecodingSettings, path: Path) -> dict[str, 
     from medflare.core.conditions import CONDITIONS, Code
     from medflare.data.images import centre
     from medflare.data.store import one_image
+    from medflare.identifiers.kinds import identifier_warning
+    from medflare.identifiers.rules import RuleDetector
     from medflare.tasks.reports.repetition import repetition
 
     encoder = model.settings.encoder
@@ -216,6 +218,8 @@ def _draft(model: Drafter, decoding: DecodingSettings, path: Path) -> dict[str, 
     findings = {
         c: Code(int(k)).name.lower() for c, k in zip(CONDITIONS, codes[0], strict=True) if k != Code.BLANK
     }
+    if named := identifier_warning(texts[0], RuleDetector()):
+        warnings.append(f"the draft {named}")
     if repeated := repetition(texts[0]):
         warnings.append(f"the draft goes in circles and should not be used: {repeated}")
     return {

@@ -21,6 +21,7 @@ class Cohort(RecordLists):
         records: how many distinct records the sources had, usable or not.
         moved: patients whom a source put in two splits and who are now in one.
         allowed: how many records may be unusable before the site stops.
+        identifiers: kind -> how many were replaced by surrogates (`deidentify: replace`).
         scanners: number of the source, "" for the only one -> the scanner applied to its images.
     """
 
@@ -28,6 +29,7 @@ class Cohort(RecordLists):
     records: int = 0
     moved: int = 0
     allowed: float = 0.0
+    identifiers: Counter[str] = field(default_factory=Counter)
     scanners: dict[str, ScannerConfig | None] = field(default_factory=dict)
     annotation: AnnotationCounts = field(default_factory=AnnotationCounts)
     visits: VisitCounts = field(default_factory=VisitCounts)

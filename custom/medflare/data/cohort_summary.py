@@ -46,6 +46,7 @@ def summarise(cohort: Cohort) -> dict[str, Any]:
         "sex": dict(Counter(study.sex or "unknown" for study in studies).most_common()),
         "visits_per_patient": round(len(studies) / max(len(patients), 1), 2),
         "visits": visit_facts(studies, cohort.visits),
+        "identifiers_replaced": dict(cohort.identifiers.most_common()),
         "records": cohort.records,
         "unusable": len({item.record for item in cohort.skipped}),
         "allowed": cohort.allowed / max(cohort.records, 1),

@@ -15,6 +15,7 @@ from typing import Any
 from medflare.core.errors import DataError
 from medflare.data.cohort import Cohort, check_skipped, counted_reasons
 from medflare.data.counts import TextCounts
+from medflare.data.deidentification import treat_identifiers
 from medflare.data.grouped_split import split_by_group
 from medflare.data.notes.inventory_mapping import map_source_notes
 from medflare.data.pool import limit_records, pool_records
@@ -55,6 +56,7 @@ def load_cohort(site: SiteConfig, name: str = "") -> Cohort:
         cohort.annotation.add(part.annotation)
         cohort.visits.add(part.visits)
         cohort.texts.add(part.texts)
+        cohort.identifiers += part.identifiers
     cohort.studies, moved_studies = pool_records([(folder, part.studies) for folder, part in sources])
     cohort.notes, moved_notes = pool_records([(folder, part.notes) for folder, part in sources])
     cohort.questions, moved_questions = pool_records([(folder, part.questions) for folder, part in sources])
@@ -76,10 +78,12 @@ def _read_one(config: CohortConfig, number: str) -> Cohort:
         number: of the source where several are pooled, else "".
     """
     source = read_source(config)
+    identifiers = treat_identifiers(source, config)
     part = Cohort(name=config.format, skipped=source.skipped)
     unread = len({item.record for item in source.skipped})
     part.records = source.count + source.too_masked + unread
     part.annotation = map_source_notes(source, config)
+    part.identifiers = identifiers
     part.allowed = config.max_skipped * part.records
     studies = _usable(source, config)
     if config.visits is not None:

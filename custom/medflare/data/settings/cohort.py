@@ -118,6 +118,19 @@ class CohortConfig(Settings):
         description="at most this many studies, notes, questions or summaries, whole patients, for a try",
     )
     scanner: ScannerConfig | None = None
+    deidentify: Literal["allow", "refuse", "replace"] = Field(
+        default="allow",
+        description="names, dates, numbers and addresses in texts: left as they are; a reason not to read "
+        "the cohort; or replaced by surrogates, with the offsets of annotations moved",
+    )
+    deidentify_key: ExpandedPath | None = Field(
+        default=None,
+        description="replace: file of 16 secret bytes or more; the same key, the same surrogates",
+    )
+    identifier_model: str | None = Field(
+        default=None,
+        description="spaCy pipeline on this machine by which Presidio finds more; null: rules alone",
+    )
 
     @field_validator("format")
     @classmethod
@@ -148,6 +161,15 @@ class CohortConfig(Settings):
             raise ValueError(
                 f"format {self.format} does not read {', '.join(unread)}; "
                 f"of these settings it reads: {', '.join(sorted(known)) or 'none'}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _surrogates_need_a_key(self) -> CohortConfig:
+        if self.deidentify == "replace" and self.deidentify_key is None:
+            raise ValueError(
+                "deidentify: replace needs deidentify_key, a file of secret bytes; make one with "
+                "`head -c 32 /dev/urandom > deidentify.key` and keep it at the hospital"
             )
         return self
 

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from medflare.aggregation.capabilities import ProbesLosses
 from medflare.core.errors import MedflareError
 from medflare.data.cohort import Cohort
 from medflare.data.cohort_summary import summarise
+from medflare.data.deidentification import detector_of, places
 from medflare.data.load import load_cohort
 from medflare.data.settings.site import SiteConfig
 from medflare.deployment.preflight.base import Check, ok, problem, warning
@@ -32,6 +35,8 @@ LEAST_DISK, GOOD_DISK = 2 * 10**9, 10**10
 """Bytes free below which a run cannot keep its state and logs, and below which somebody should look."""
 SAFE_SHARE = 0.8
 """Share of the free memory that an estimate may come to; estimates are no measurements."""
+MOST_PLACES = 1000
+"""Identifiers after which preflight looks no further: it has seen enough to warn."""
 GB = 10**9
 
 
@@ -58,6 +63,23 @@ def open_cohort(site: SiteConfig, method: str | None) -> tuple[Check, Cohort | N
         remedy = "Without them the site reports no quality; look at 'split'"
         return warning(name, summarised, f"{records} in {' and '.join(empty)}", remedy), cohort
     return ok(name, summarised), cohort
+
+
+def identifiers(site: SiteConfig, cohort: Cohort) -> Check:
+    """Check that the texts to learn from name nobody, or that the site has decided what to do about it."""
+    name = "identifiers"
+    decided = {part.deidentify for part in site.cohort}
+    if decided == {"replace"}:
+        replaced = sum(cohort.identifiers.values())
+        return ok(name, f"{replaced} were replaced by surrogates (deidentify: replace)")
+    kinds = Counter(
+        place.identifier.kind for place in islice(places(cohort, detector_of(site.cohort[0])), MOST_PLACES)
+    )
+    if not kinds:
+        return ok(name, "none found in the texts")
+    listed = ", ".join(f"{kind.replace('_', ' ')} {count}" for kind, count in kinds.most_common())
+    remedy = "`medflare cohort inspect --identifiers` lists places; 'deidentify: replace' puts surrogates in"
+    return warning(name, f"at least {sum(kinds.values())}: {listed}", "texts that name nobody", remedy)
 
 
 def labels(facts: Mapping[str, Any]) -> Check:

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recall and precision of the identifier rules, on identifiers that are planted in synthetic notes.
+
+`python benchmarks/identifiers.py [--notes FOLDER]` prints the table of docs/results/identifiers.md. Names are
+drawn from lists that the detector does not have, most of them with a word beside them that tells. The
+sentences are of the detector's author, so the recall is an upper bound.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from medflare.data.load import load_cohort
+from medflare.data.settings.site import SiteConfig
+from medflare.identifiers.kinds import KINDS, Kind
+from medflare.identifiers.rules import RuleDetector
+from medflare.synthetic.notes.generate import generate_notes
+from medflare.synthetic.notes.profiles import NOTE_HOSPITALS
+
+RARE_FIRST = ["Tjorven", "Xiomara", "Oluwaseun", "Bronagh", "Ekaterini", "Thandiwe", "Siobhan", "Aoife"]
+COMMON_FIRST = ["Mary", "James", "Elena", "Carlos", "Sophie", "Ahmed", "Hannah", "Peter"]
+LAST = ["Quast", "Whitcombe", "Oyelaran", "Brzezinski", "Vandermolen", "Achterberg", "Szymanski", "Delacroix"]
+STREETS = ["Oak Hill", "Linden", "Station", "Chapel", "Riverside"]
+CITIES = ["Springfield, IL 62701", "Portland, OR 97201", "Savannah, GA"]
+HOSPITALS = ["Mercy General Hospital", "Lakeside Medical Center", "St. Brigid Hospital", "Northfield Clinic"]
+
+MONTHS = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+]
+
+Maker = Callable[[random.Random], str]
+
+
+def _name(draw: random.Random, first: list[str]) -> str:
+    return f"{draw.choice(first)} {draw.choice(LAST)}"
+
+
+def _date(draw: random.Random) -> str:
+    year, month, day = draw.randint(1935, 2024), draw.randint(1, 12), draw.randint(1, 28)
+    return draw.choice(
+        [
+            f"{month:02}/{day:02}/{year}",
+            f"{year}-{month:02}-{day:02}",
+            f"{day}.{month}.{year}",
+            f"{draw.choice(MONTHS)} {day}, {year}",
+            f"{day} {draw.choice(MONTHS)[:3]} {year}",
+        ]
+    )
+
+
+def _digits(draw: random.Random, count: int) -> str:
+    return "".join(str(draw.randint(0, 9)) for _ in range(count))
+
+
+PLANTS: dict[str, tuple[Kind, str, Maker]] = {
+    "name, with a title": ("name", "Seen by Dr. {}.", lambda d: _name(d, RARE_FIRST)),
+    "name, in a field": ("name", "Patient name: {}.", lambda d: _name(d, RARE_FIRST)),
+    "name, with a degree": ("name", "{}, MD.", lambda d: _name(d, RARE_FIRST)),
+    "name, common first name": ("name", "Discussed with {} today.", lambda d: _name(d, COMMON_FIRST)),
+    "name, rare and alone": ("name", "Discussed with {} today.", lambda d: _name(d, RARE_FIRST)),
+    "date": ("date", "Admitted on {}.", _date),
+    "record number": ("record_number", "MRN: {}.", lambda d: _digits(d, 8)),
+    "social security number": (
+        "record_number",
+        "SSN {}.",
+        lambda d: f"{_digits(d, 3)}-{_digits(d, 2)}-{_digits(d, 4)}",
+    ),
+    "phone": ("phone", "Call {}.", lambda d: f"({_digits(d, 3)}) {_digits(d, 3)}-{_digits(d, 4)}"),
+    "e-mail": ("email", "Write to {}.", lambda d: f"{d.choice(LAST).lower()}@example.com"),
+    "street": ("address", "Lives at {}.", lambda d: f"{d.randint(1, 999)} {d.choice(STREETS)} Road"),
+    "city and state": ("address", "Comes from {}.", lambda d: d.choice(CITIES)),
+    "hospital": ("institution", "Transferred from {}.", lambda d: d.choice(HOSPITALS)),
+    "age over 89": ("age_over_89", "A {}-year-old patient.", lambda d: str(d.randint(90, 104))),
+}
+"""Row of the table -> kind, the sentence that is planted, and what stands in its gap."""
+
+
+def measure(texts: list[str], seed: int) -> tuple[dict[str, tuple[int, int]], Counter[str], int]:
+    """Return row -> (found whole, planted), false alarms by kind, and all findings of the planted texts."""
+    draw, detector = random.Random(seed), RuleDetector()
+    rows: dict[str, tuple[int, int]] = dict.fromkeys(PLANTS, (0, 0))
+    false: Counter[str] = Counter()
+    total = 0
+    for text in texts:
+        planted, spans = text, []
+        for name in draw.sample(list(PLANTS), 4):
+            kind, sentence, make = PLANTS[name]
+            words = make(draw)
+            start = len(planted) + 1 + sentence.index("{}")
+            planted += "\n" + sentence.format(words)
+            spans.append((name, kind, start, start + len(words)))
+        matches = detector.find(planted)
+        total += len(matches)
+        for name, _, start, end in spans:
+            covered = any(item.start <= start and item.end >= end for item in matches)
+            rows[name] = (rows[name][0] + covered, rows[name][1] + 1)
+        for item in matches:
+            if not any(item.start < end and item.end > start for _, _, start, end in spans):
+                false[item.kind] += 1
+    return rows, false, total
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--notes", type=Path, help="BRAT folder of real, de-identified notes for false alarms"
+    )
+    parser.add_argument("--count", type=int, default=600)
+    given = parser.parse_args()
+    each = given.count // len(NOTE_HOSPITALS)
+    texts = [note.text for profile in NOTE_HOSPITALS for note in generate_notes(profile, each)]
+    rows, false, total = measure(texts, 0)
+    print("| planted | kind | found | planted | recall |\n|---|---|---|---|---|")
+    for name, (covered, planted) in rows.items():
+        recall = 100 * covered / max(planted, 1)
+        print(f"| {name} | {PLANTS[name][0]} | {covered} | {planted} | {recall:.1f} % |")
+    right = total - sum(false.values())
+    print(f"\nOf {total} findings in {len(texts)} synthetic notes, {right} were planted.")
+    print(
+        "Not planted (notes have dates and physicians of their own):",
+        ", ".join(f"{kind} {false[kind]}" for kind in KINDS if false[kind]) or "none",
+    )
+    if given.notes is not None:
+        document = {"cohort": {"format": "brat", "root": str(given.notes), "tasks": []}}
+        notes = load_cohort(SiteConfig.model_validate(document)).notes
+        counts = Counter(item.kind for note in notes for item in RuleDetector().find(note.text))
+        words = sum(len(note.text.split()) for note in notes)
+        print(
+            f"\n{given.notes.name}: {sum(counts.values())} findings in {len(notes)} notes, {words:,} words:",
+            ", ".join(f"{kind} {count}" for kind, count in counts.most_common()),
+        )
+
+
+if __name__ == "__main__":
+    main()
