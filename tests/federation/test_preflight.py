@@ -381,7 +381,7 @@ def test_the_command_tells_all_checks_in_json_and_by_its_exit_code(
     facts = json.loads(output.stdout)
     assert output.exit_code == facts["exit_code"] == 0, output.stdout
     assert {check["name"] for check in facts["checks"]} == {
-        *("kit", "site file", "job", "cohort", "labels"),
+        *("kit", "site file", "identifiers", "job", "cohort", "labels"),
         *("backbone", "device", "memory", "disk", "policy"),
     }
     document["policy"] = {"methods": ["fed_medlora"]}

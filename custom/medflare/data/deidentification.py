@@ -20,8 +20,8 @@ SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where an identifier stands: never its text, so that places can be logged.
+class IdentifierPlace:
+    """A place of an identifier: never its text, so that places can be logged.
 
     Attributes:
         record: id of the study, note or summary; field: `report`, `text`, `source` or `target`.
@@ -41,11 +41,11 @@ def detector_of(config: CohortConfig) -> Detector:
     return RuleDetector() if config.identifier_model is None else PresidioDetector(config.identifier_model)
 
 
-def places(records: RecordLists, detector: Detector) -> Iterator[Place]:
+def places(records: RecordLists, detector: Detector) -> Iterator[IdentifierPlace]:
     """Yield every identifier in reports, notes and summaries; questions are nobody's."""
     for record, field, text, _ in _texts(records):
         for item in detector.find(text):
-            yield Place(record=record, field=field, identifier=item)
+            yield IdentifierPlace(record=record, field=field, identifier=item)
 
 
 def treat_identifiers(source: RecordLists, config: CohortConfig) -> Counter[str]:
@@ -80,7 +80,7 @@ def _texts(records: RecordLists) -> Iterator[tuple[str, str, str, str]]:
         yield summary.summary_id, "target", summary.target, summary.patient_id
 
 
-def _refusal(found: list[Place], config: CohortConfig) -> str:
+def _refusal(found: list[IdentifierPlace], config: CohortConfig) -> str:
     kinds = Counter(place.identifier.kind for place in found)
     counted = ", ".join(f"{kind.replace('_', ' ')} {count}" for kind, count in kinds.most_common())
     first = "; ".join(
@@ -119,19 +119,19 @@ def _replace(source: RecordLists, detector: Detector, surrogates: Surrogates) ->
     return counts
 
 
-Change = Callable[[str, str], Replaced]
+TextChange = Callable[[str, str], Replaced]
 
 
-def _study(study: Study, change: Change) -> Study:
+def _study(study: Study, change: TextChange) -> Study:
     return replace(study, report=change(study.report, study.patient_id).text)
 
 
-def _summary(summary: Summary, change: Change) -> Summary:
+def _summary(summary: Summary, change: TextChange) -> Summary:
     source, target = (change(text, summary.patient_id).text for text in (summary.source, summary.target))
     return replace(summary, source=source, target=target)
 
 
-def _note(note: Note, change: Change) -> Note:
+def _note(note: Note, change: TextChange) -> Note:
     """Return a note with surrogates; an entity on a part of an identifier marks the whole surrogate."""
     changed = change(note.text, note.patient_id or note.note_id)
     entities = tuple(_entity(entity, changed) for entity in note.entities)

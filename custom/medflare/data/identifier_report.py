@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from medflare.data.deidentification import Place, places
+from medflare.data.deidentification import IdentifierPlace, places
 from medflare.data.images import PICTURES, VOLUMES, DecodeError, decoding, read_image
 from medflare.data.records import RecordLists
 from medflare.identifiers.dicom_tags import identifying_tags, says_burned_in
@@ -28,7 +28,7 @@ class IdentifierReport:
     """
 
     texts: int = 0
-    places: list[Place] = field(default_factory=list)
+    places: list[IdentifierPlace] = field(default_factory=list)
     headers: int = 0
     tags: Counter[str] = field(default_factory=Counter)
     images: int = 0
