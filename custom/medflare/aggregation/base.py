@@ -28,6 +28,11 @@ class RuleSettings(Settings):
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
+    @property
+    def clips_norms(self) -> bool:
+        """Return whether updates are clipped before they are averaged (`norm_clip.NormClipSettings`)."""
+        return False
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleFacts:

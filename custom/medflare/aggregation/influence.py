@@ -70,7 +70,7 @@ class Influence(MeanRule, ScoresCandidates, SendsHints, AllowsSiteFactors):
         self.in_client_mode = self.settings.mode == "client"
         if self.in_client_mode:
             facts = replace(type(self).facts, needs="sum")
-            self.facts = facts if self.norm_clip is None else needs_each_update(facts)
+            self.facts = needs_each_update(facts) if self.settings.clips_norms else facts
         self.factor_clip = self.settings.clip
         self._score: Score | None = None
         self._losses: dict[str, float] = {}

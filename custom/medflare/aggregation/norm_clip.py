@@ -29,6 +29,10 @@ class NormClipSettings(RuleSettings):
     """"median": an update longer than the median of the round's norms is scaled down to it; the server then
     keeps all updates of a round. null: none is scaled."""
 
+    @property
+    def clips_norms(self) -> bool:
+        return self.norm_clip is not None
+
 
 def clip_factors(deltas: Mapping[str, State]) -> tuple[dict[str, float], float]:
     """Return (site -> factor of its update, the median norm).

@@ -32,9 +32,7 @@ class MeanRule(AggregationRule, ReadsMetrics):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        given = self.settings  # those of a rule outside this package may have no clip
-        self.norm_clip = given.norm_clip if isinstance(given, NormClipSettings) else None
-        if self.norm_clip is not None:
+        if self.settings.clips_norms:
             self.facts = needs_each_update(self.facts)
         self._held: dict[str, State] = {}
         self._clipped: dict[str, Any] = {}
@@ -72,10 +70,10 @@ class MeanRule(AggregationRule, ReadsMetrics):
     def add(self, site: str, update: Update) -> None:
         """Add the update to the running sum; with `norm_clip`, keep it until all norms are known."""
         weight = self.weight(site, update)
-        if self.norm_clip is None:
-            add_scaled(self._sum, update.delta, weight)
-        else:
+        if self.settings.clips_norms:
             self._held[site] = update.delta
+        else:
+            add_scaled(self._sum, update.delta, weight)
         self._weights[site] = weight
 
     def _add_clipped(self) -> None:

@@ -84,7 +84,7 @@ class SampledMean(
     def set_mode(self, mode: AveragingMode, most_rank: int | None) -> None:
         """Step with differences of LoRA factors, or with products, whose facts differ."""
         if mode == "product_restart":
-            if self.norm_clip is not None:
+            if self.settings.clips_norms:
                 raise ValueError(
                     'norm_clip is "median" and mode "product_restart": products of factors are not clipped. '
                     'Set mode to "factor_delta", or norm_clip to null.'
