@@ -43,9 +43,9 @@ def extraction(notes: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: py
     take_turns(monkeypatch, (ExtractionLearner, "fit"))
     answer = TextModel.answer
 
-    def briefly(model: TextModel, prompts: list[str], budgets: list[int], batch: int) -> Any:
+    def briefly(model: TextModel, prompts: list[str], budgets: list[int], *args: Any, **kwargs: Any) -> Any:
         """Random weights never end an answer, which would take most of the time here."""
-        return answer(model, prompts, [min(budget, 4) for budget in budgets], batch)
+        return answer(model, prompts, [min(budget, 4) for budget in budgets], *args, **kwargs)
 
     monkeypatch.setattr(TextModel, "answer", briefly)
     blocks = {
