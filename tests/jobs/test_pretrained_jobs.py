@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
-from simulated_jobs import JOBS, write_notes, write_questions, write_visits
+from simulated_jobs import JOBS, MIXTURE, VISITS, write_notes, write_questions, write_visits
 
 from command_line import facts
 from gguf_builder import write_gguf
@@ -103,9 +103,12 @@ def test_a_pretrained_backbone_gets_the_settings_for_it_and_trains(
 @pytest.mark.parametrize("name", COHORTS)
 def test_every_job_runs_with_a_real_model(name: str, model: str, tmp_path: Path, without_java: None) -> None:
     file, _ = hospitals(name, model, tmp_path)
-    few = {"steps": 2, "final_limit": 1, "settings.eval_limit": 0}
+    few: dict[str, Any] = {"steps": 2, "final_limit": 1, "settings.eval_limit": 0}
     if name in ("fedmrg", "fedtar"):
         few["settings.model.encoder"] = ENCODER
+    if name == "fedtar":  # for as few patients as there are
+        few |= {"mixture": MIXTURE, "settings.mixture": MIXTURE}
+        few |= dict.fromkeys(("visits", "settings.visits", "rule_settings.visits"), VISITS)
     record = simulate.run_simulator(
         JOBS / name, tmp_path / "ws", ("site-1", "site-2"), file, rounds=1, changes=few, timeout=3000
     )

@@ -22,6 +22,7 @@ from medflare.core.update import Update
 from medflare.data.settings.site import SiteConfig
 from medflare.egress.permitted_facts import COUNTED
 from medflare.learners.registry import build_learner
+from medflare.learners.text_task.data_parallel import training_together
 from medflare.wire.disk_space import DiskFullError, DiskReserve
 from medflare.wire.durable import write_json
 from medflare.wire.files import (
@@ -42,6 +43,7 @@ from medflare.worker import config as worker_config
 from medflare.worker.config import LOCAL_STATE, WorkerConfig, state_folder
 from medflare.worker.exact_comparison import ExactSide, PairRequest
 from medflare.worker.mixture_sums import profile_specs, profile_sums, take_mixture
+from medflare.worker.ranks import HelperRanks, require_data_parallel, use_device
 from medflare.worker.sketch import SketchRequest, sketch_facts
 
 Builder = Callable[[str, dict[str, Any], SiteConfig, int, Path | None], Learner]
@@ -58,14 +60,20 @@ class WorkerSession:
     Args:
         config: of the worker; the site's settings are read from the file that it names.
         builder: makes the learner.
+        rank: number of this process among the site's `devices`; all but 0 train beside it and write nothing.
 
     Raises:
         SiteSettingsError: the site's settings cannot be used.
     """
 
-    def __init__(self, config: WorkerConfig, builder: Builder = build_learner) -> None:
-        self.run_id, self.config = config.run_id, config
+    def __init__(self, config: WorkerConfig, builder: Builder = build_learner, rank: int = 0) -> None:
+        self.run_id, self.config, self.rank = config.run_id, config, rank
         site = self._site_settings()
+        self._devices, self._threads = site.devices, site.threads
+        self._helpers: HelperRanks | None = None
+        if site.devices:
+            require_data_parallel(config.method, site.devices)
+            site = site.model_copy(update={"device": use_device(site.devices, rank)})
         torch.set_num_threads(site.threads)
         self.state_file = state_folder(config, site) / LOCAL_STATE
         self.update_file = self.state_file.with_name(LAST_UPDATE)
@@ -152,6 +160,9 @@ class WorkerSession:
         The state before it stays: an exchange whose answer was lost in a crash starts from there again. On a
         full disk it is written into the space kept for it.
         """
+        if self.rank:
+            self._exchange = exchange
+            return
         tensors, values = self.learner.local_state()
         facts = {"run_id": self.run_id, "learner": values, "exchange": exchange}
         again = load_values(self.state_file).get("exchange", -1) >= exchange
@@ -251,16 +262,46 @@ class WorkerSession:
             before = {name: value.detach().clone() for name, value in tensors.items()}
         self.learner.load_shared(state)
         try:
-            update = self.learner.fit(self._plan(request, totals))
+            self._begin_helpers(request)
+            with training_together(bool(self.rank) or self._helpers is not None):
+                update = self.learner.fit(self._plan(request, totals))
             if not canary:
                 self._save(exchange)
         except Exception:
             self._learner = None  # half a round must not stay in what never leaves
+            self._end_helpers()
             raise
         if canary:
             self.learner.load_local_state(before, values)
             update.metrics.update(_memory())
         return _as_result(update)
+
+    def _begin_helpers(self, request: TaskRequest) -> None:
+        """Let the processes of the site's other devices train on the same request, started where needed."""
+        if self.rank or len(self._devices) < 2:
+            return
+        if self._helpers is None:
+            self._helpers = HelperRanks(self.config, self._devices, self._threads)
+        self._helpers.train(request)
+
+    def _end_helpers(self) -> None:
+        """End what trained beside this process in a round that failed.
+
+        Raises:
+            RunError: one of them had ended by itself, which is why the round failed.
+        """
+        helpers, self._helpers = self._helpers, None
+        if helpers is not None:
+            try:
+                helpers.require_all()
+            finally:
+                helpers.close()
+
+    def close(self) -> None:
+        """End the processes of the site's other devices."""
+        if self._helpers is not None:
+            self._helpers.close()
+            self._helpers = None
 
     def _plan(self, request: TaskRequest, totals: State) -> RoundPlan:
         """Return the plan, after giving the learner the mixture of profiles that came along, if one did."""

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -70,7 +71,17 @@ class SiteConfig(Settings):
         description="the site's knowledge graph for rule ddcs; without it the site sends no sketch",
     )
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    threads: int = Field(default=1, ge=1, description="torch threads of the site's worker")
+    devices: tuple[Annotated[int, Field(ge=0)], ...] | tuple[Literal["cpu"], ...] = Field(
+        default=(),
+        description="numbers of the GPUs that train together, a process each with its share of every batch; "
+        "[cpu, cpu] for processes without a GPU. Takes the place of `device`",
+    )
+    threads: int = Field(
+        default=1,
+        ge=1,
+        description="torch threads of the site's worker, of each of its processes; auto: all processors that "
+        "it may use, shared among its `devices`",
+    )
     state: ExpandedPath | None = Field(
         default=None, description="folder for what must survive a restart and never leaves"
     )
@@ -84,6 +95,23 @@ class SiteConfig(Settings):
         default_factory=dict,
         description="summaries: optional scorer (bertscore) -> local folder of its weights; final test",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _threads_of_the_machine(cls, value: Any) -> Any:
+        """Put the number of processors in the place of `threads: auto`."""
+        if not isinstance(value, Mapping) or value.get("threads") != "auto":
+            return value
+        devices = value.get("devices")
+        processes = len(devices) if isinstance(devices, list | tuple) and devices else 1
+        return {**value, "threads": max(1, len(os.sched_getaffinity(0)) // processes)}
+
+    @field_validator("devices")
+    @classmethod
+    def _each_once(cls, value: tuple[int | str, ...]) -> tuple[int | str, ...]:
+        if len(set(value)) < len(value) and "cpu" not in value:
+            raise ValueError("a GPU is named twice; each trains in one process")
+        return value
 
     @field_validator("cohort", mode="before")
     @classmethod

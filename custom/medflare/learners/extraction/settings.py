@@ -61,6 +61,7 @@ METHOD = Method(
         "instruct": INSTRUCT_JOB,
     },
     pretrained_presets=PRETRAINED_PRESETS,
+    data_parallel=True,
     variants=VARIANTS,
     facts=text_task_facts(
         summary="Fed-MedLoRA: LoRA on a frozen language model that marks entities and modifiers in notes.",

@@ -53,6 +53,7 @@ METHOD = Method(
     presets=DDCS_PRESETS,
     job_presets={"paper": DDCS_PAPER_JOB, "instruct": CLOCKED_INSTRUCT_JOB},
     pretrained_presets=PRETRAINED_PRESETS,
+    data_parallel=True,
     variants=VARIANTS,
     facts=text_task_facts(
         summary="Question answering: LoRA on a frozen language model that chooses the likeliest option.",

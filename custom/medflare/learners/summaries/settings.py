@@ -43,6 +43,7 @@ METHOD = Method(
     presets=DDCS_PRESETS | {"instruct": INSTRUCT | {"writing": {"beams": 1, "max_new_tokens": 60}}},
     job_presets={"paper": DDCS_PAPER_JOB, "instruct": CLOCKED_INSTRUCT_JOB},
     pretrained_presets=PRETRAINED_PRESETS,
+    data_parallel=True,
     variants=VARIANTS,
     facts=text_task_facts(
         summary="Summarisation: LoRA on a frozen language model that writes the impression of findings.",

@@ -23,6 +23,7 @@ from medflare.core.errors import UpdateError
 from medflare.core.seeds import GENERATOR
 from medflare.learners.base import require_finite
 from medflare.learners.client_terms import Watch, no_watch
+from medflare.learners.text_task.data_parallel import share_of, sum_gradients, sum_over_ranks, world_size
 from medflare.learners.text_task.settings import OptimiserSettings
 from medflare.models.text_model import Sequenced, TextModel
 
@@ -60,13 +61,32 @@ class RoundTrainer(Trainer):
         return optimiser
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *unused: Any, **also_unused: Any) -> Tensor:
-        """Return the mean over the answers' tokens of a batch."""
-        total, count = self.text.loss(inputs["batch"])
-        loss = total / max(count, 1)
+        """Return the mean over the answers' tokens of a batch, or this process's part of it."""
+        rows, weight = share_of(inputs["batch"])
+        own, answers = self.text.loss(rows)
+        own = own * weight
+        found = torch.tensor([own.item(), answers * weight], dtype=torch.float64, device=self.text.device)
+        total, count = sum_over_ranks(found).tolist()
+        loss = torch.tensor(total / max(count, 1))
         require_finite(loss, setting="settings.optimiser.lr", records="notes", site=self.site)
         self.losses.append(loss.item())
-        self.tokens += count
-        return loss + self.text.adapters.penalty()
+        self.tokens += int(count)
+        return own / max(count, 1) + self.text.adapters.penalty() / world_size()
+
+    def training_step(self, *inputs: Any, **options: Any) -> Tensor:
+        """Do a forward and backward pass; the gradients of several processes are summed before a step."""
+        if world_size() == 1:
+            return super().training_step(*inputs, **options)
+        learning = [p for p in self.text.adapters.peft.parameters() if p.requires_grad]
+        before = [p.grad for p in learning]  # of earlier batches of the same step, summed already
+        for parameter in learning:
+            parameter.grad = None
+        loss = super().training_step(*inputs, **options)
+        sum_gradients(learning)
+        for parameter, earlier in zip(learning, before, strict=True):
+            if earlier is not None and parameter.grad is not None:
+                parameter.grad += earlier
+        return loss
 
 
 class AfterStep(TrainerCallback):
