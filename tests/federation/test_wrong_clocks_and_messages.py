@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
@@ -76,3 +77,22 @@ def test_slow_messages_cost_seconds_only(federation: Any, undisturbed: torch.Ten
         time.sleep(0.05 * (1 + SITES.index(site)))
 
     check(federation(controller=ARGS, mislead=slow, tamper=slow), undisturbed)
+
+
+@pytest.mark.faults
+@pytest.mark.fault("a slow disk: 10 ms for each file put in its place", phase="every write", result="equal")
+def test_a_slow_disk_costs_seconds_only(
+    federation: Any, undisturbed: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, slow = os.replace, [0]
+
+    def replace(*args: Any, **more: Any) -> None:
+        time.sleep(0.01)
+        slow[0] += 1
+        real(*args, **more)
+
+    run = federation(controller=ARGS)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", replace)
+        check(run, undisturbed)
+    assert slow[0] > 50
