@@ -45,8 +45,8 @@ def add(
     from medflare.tasks.chat_wording import chat_wording, read_wording
 
     wording = partial(chat_wording, full=full_wording)
-    own = None if own_wording is None else read_wording(own_wording)
-    added = add_model(source, name, wording, own_wording=own, untrained=untrained, replace=replace)
+    given_wording = None if own_wording is None else read_wording(own_wording)
+    added = add_model(source, name, wording, own_wording=given_wording, untrained=untrained, replace=replace)
     if as_json:
         print_json({**added.facts.model_dump(), "folder": added.folder, **_measured(added.check)})
         return

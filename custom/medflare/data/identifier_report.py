@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a hospital's files hold that tells who somebody is: counts and places, never the text itself."""
+"""Identifiers in a hospital's files: counts and places, never the text itself."""
 
 from __future__ import annotations
 

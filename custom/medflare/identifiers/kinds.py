@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an identifier is, and the kinds that are looked for (after the HIPAA safe-harbour list)."""
+"""Identifiers and the kinds that are looked for, after the HIPAA safe-harbour list."""
 
 from __future__ import annotations
 

@@ -252,10 +252,10 @@ def _link(source: Path, folder: Path) -> None:
     (folder / FACTS_FILE).unlink(missing_ok=True)
 
 
-def _write_wording(folder: Path, wording: Wording, own: Mapping[str, Any]) -> bool:
+def _write_wording(folder: Path, wording: Wording, given: Mapping[str, Any]) -> bool:
     """Write the wording of a folder's chat template, unless it has its own; say whether it has a template.
 
-    Texts in `own` take the place of theirs.
+    Texts in `given` take the place of theirs.
 
     The end mark becomes the one that ends a reply in the template.
     """
@@ -271,7 +271,7 @@ def _write_wording(folder: Path, wording: Wording, own: Mapping[str, Any]) -> bo
         texts: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     else:
         texts = {} if turn is None else wording(turn)
-    for block, content in own.items():
+    for block, content in given.items():
         nested = isinstance(content, Mapping)
         texts[block] = {**texts.get(block, {}), **content} if nested else content
     if texts:

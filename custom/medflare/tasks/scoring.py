@@ -114,7 +114,7 @@ def open_on_site(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationOptions:
-    """What of a test a user may choose.
+    """Options of a test that a user may choose.
 
     Attributes:
         limit: most records; batch: of one batch; None for all, and for the method's own.
