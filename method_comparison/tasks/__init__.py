@@ -12,6 +12,7 @@ TASKS = {
     "async_rounds": "method_comparison.tasks.async_rounds:AsyncRounds",
     "client_selection": "method_comparison.tasks.client_selection:ClientSelection",
     "extraction": "method_comparison.tasks.extraction:Extraction",
+    "report_generators": "method_comparison.tasks.report_generators:ReportGenerators",
     "knowledge_odds": "method_comparison.tasks.knowledge_odds:KnowledgeOdds",
     "real_notes": "method_comparison.tasks.real_notes:NoteExtraction",
 }

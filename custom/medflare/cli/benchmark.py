@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,45 @@ def fl_mrg(
         return
     _print(facts)
     typer.echo(f"benchmark: {out}; clients: {out / 'site.yaml'}; vocabulary: {facts['vocabulary']} tokens")
+
+
+@app.command("run")
+@plain_errors
+def run(
+    comparison: Path = typer.Argument(..., help="FL.yaml: methods, settings and seeds of a comparison."),
+    out: Path = typer.Option(Path("studies"), "--out", help="Folder of results; finished units stay."),
+    methods: str | None = typer.Option(None, "--methods", help="Some of them, with commas."),
+    seeds: str | None = typer.Option(None, "--seeds", help="Some of them, with commas."),
+    minutes: float | None = typer.Option(None, "--minutes", help="After so many no further unit begins."),
+) -> None:
+    """Trains methods on a benchmark and writes the papers' tables, ours beside the published figures.
+
+    [bold]Example[/bold]: medflare benchmark run fl-mrg.yaml --out studies --methods transformer,fedmrg
+    """
+    from medflare.core.errors import ConfigError, RunError
+
+    root = Path(__file__).parents[3]
+    if not (root / "method_comparison").is_dir():
+        raise ConfigError(
+            "medflare benchmark run needs a checkout of the repository, whose method_comparison/ runs the "
+            "comparison; the installed package has no such folder. Clone it and run the command there."
+        )
+    sys.path.insert(0, str(root))
+    from method_comparison.configuration import Selection, read_configuration
+    from method_comparison.page import write_page
+    from method_comparison.runner import Comparison, run_units
+
+    if not comparison.is_file():
+        raise ConfigError(f"{comparison}: no such file; docs/how-to/reproduce-the-papers.md has one.")
+    wanted = Selection(
+        methods=None if methods is None else tuple(methods.split(",")),
+        seeds=None if seeds is None else tuple(map(int, seeds.split(","))),
+    )
+    chosen = Comparison.of(comparison.stem, read_configuration(comparison.stem, comparison.parent), wanted)
+    failed = run_units(chosen, out, minutes, typer.echo)
+    typer.echo(str(write_page(chosen, out, out / "pages")))
+    if failed:
+        raise RunError(f"{len(failed)} unit(s) failed: {', '.join(failed)}; see error.txt in their folders.")
 
 
 def _training_reports(folder: Path) -> Iterator[str]:

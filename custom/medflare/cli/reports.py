@@ -32,6 +32,12 @@ def evaluate(
     scorer: list[str] = typer.Option(
         [], "--scorer", help="name=folder of local weights, e.g. chexbert=/models/chexbert."
     ),
+    reference_words: int | None = typer.Option(
+        None,
+        "--reference-words",
+        min=1,
+        help="Reports, scores by R2Gen's rules: words of a reference that count. PromptMRG counts 100.",
+    ),
     against: list[Path] = typer.Option(
         [], "--against", help="Another system's extraction predictions of the same notes, to compare with."
     ),
@@ -69,6 +75,7 @@ def evaluate(
             "--zero-shot": zero_shot,
             "--limit": limit,
             "--batch": batch,
+            "--reference-words": reference_words,
         }
         if any(test_options.values()):
             given = ", ".join(name for name, value in test_options.items() if value)
@@ -86,7 +93,7 @@ def evaluate(
         site_file,
         names(sites),
         as_json,
-        EvaluationOptions(limit=limit, batch=batch, zero_shot=zero_shot),
+        EvaluationOptions(limit=limit, batch=batch, zero_shot=zero_shot, reference_words=reference_words),
         adapter=adapter,
         personalised=personalised,
         split=split,

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from medflare.evaluation.statistics import Array, Statistic, divide_or_zero
+from medflare.evaluation.statistics import Array, Statistic, divide_or_zero, mean_statistic
 
 SKIPPED = "skipped: METEOR needs Java"
 ALPHA, BETA, GAMMA, DELTA = 0.85, 0.2, 0.6, 0.75
@@ -58,6 +58,28 @@ def meteor(references: Sequence[Sequence[str]], hypotheses: Sequence[str]) -> St
     one_piece &= sums[:, REFERENCE_MATCHED] == sums[:, REFERENCE]
     sums[one_piece, CHUNKS] = 0  # a report matched in one piece is not fragmented
     return Statistic(sums, meteor_score)
+
+
+class _NoSynonyms:
+    """A WordNet without any word, for NLTK: no data is needed, and words match exactly or by their stem."""
+
+    def synsets(self, word: str) -> list[object]:
+        return []
+
+
+def meteor_without_java(references: Sequence[str], hypotheses: Sequence[str]) -> Statistic:
+    """Return mean METEOR of tokenised texts by NLTK, with exact and stem matches and no synonyms.
+
+    Of the first METEOR (Banerjee and Lavie, 2005), with its weights: not comparable with the Java program's
+    1.5, under whose name it is therefore not shown.
+    """
+    from nltk.translate.meteor_score import single_meteor_score
+
+    wordnet: Any = _NoSynonyms()
+    pairs = zip(references, hypotheses, strict=True)
+    return mean_statistic(
+        [single_meteor_score(r.split(), h.split(), wordnet=wordnet) if h and r else 0.0 for r, h in pairs]
+    )
 
 
 def meteor_score(sums: Array) -> Array:

@@ -34,13 +34,16 @@ QUICK = (
 )
 """Metrics of the curves of a running training."""
 BLEU = tuple(f"bleu_{order}" for order in range(1, overlap.ORDERS + 1))
+METEOR, METEOR_EXACT = "meteor", "meteor_exact_stem"
+"""METEOR 1.5 by its Java program; the first METEOR with exact and stem matches, which needs none."""
 TEXT = (
     *(*BLEU, "rouge_l", "cider", "sacrebleu"),
     *(*(f"r2gen_{name}" for name in BLEU), "r2gen_rouge_l"),
 )
 """Metrics of `report_statistics`."""
-METEOR = "meteor"
-METRICS = (*TEXT, METEOR, *label_names(), *CONDITION_METRICS, *OPTIONAL_METRICS)
+FURTHER = (*(f"rouge_{order}" for order in range(1, overlap.ORDERS + 1)), METEOR_EXACT)
+"""Metrics of `further_statistics`."""
+METRICS = (*TEXT, *FURTHER, METEOR, *label_names(), *CONDITION_METRICS, *OPTIONAL_METRICS)
 """Metrics that `evaluate_reports` may have; some need Java or weights of their own."""
 
 
@@ -61,10 +64,16 @@ def single_references(texts: Sequence[str]) -> list[list[str]]:
     return [[text] for text in texts]
 
 
-def report_statistics(references: Sequence[str], hypotheses: Sequence[str]) -> dict[str, Statistic]:
+def report_statistics(
+    references: Sequence[str], hypotheses: Sequence[str], reference_words: int | None = None
+) -> dict[str, Statistic]:
     """Return BLEU-1..4, ROUGE-L, CIDEr and sacreBLEU of raw texts, tokenised where the metric needs it.
 
     `r2gen_*` are scored after R2Gen's cleaning rules, the form in which published numbers are comparable.
+
+    Args:
+        reference_words: words of a reference that `r2gen_*` keep: PromptMRG scores against the first 100 of
+            the cleaned reference, which raises every score of a short draft. None keeps all.
 
     Raises:
         ValueError: there are no texts, or not as many references as generated reports.
@@ -78,7 +87,8 @@ def report_statistics(references: Sequence[str], hypotheses: Sequence[str]) -> d
     plain = [
         [" ".join(clean_report(t, "r2gen").split()) for t in texts] for texts in (references, hypotheses)
     ]
-    published = single_references(plain[0]), plain[1]
+    kept = [" ".join(text.split()[:reference_words]) for text in plain[0]]
+    published = single_references(kept), plain[1]
     return {
         **overlap.bleu_statistics(gold, generated),
         "rouge_l": overlap.rouge_l(gold, generated),
@@ -86,6 +96,15 @@ def report_statistics(references: Sequence[str], hypotheses: Sequence[str]) -> d
         "sacrebleu": overlap.sacrebleu_statistic(references, hypotheses),
         **{f"r2gen_{name}": item for name, item in overlap.bleu_statistics(*published).items()},
         "r2gen_rouge_l": overlap.rouge_l(*published),
+    }
+
+
+def further_statistics(references: Sequence[str], hypotheses: Sequence[str]) -> dict[str, Statistic]:
+    """Return ROUGE-1 to ROUGE-4 and METEOR without synonyms of raw texts."""
+    gold, generated = tokenised(references), tokenised(hypotheses)
+    return {
+        **overlap.rouge_n(gold, generated),
+        METEOR_EXACT: meteor_program.meteor_without_java(gold, generated),
     }
 
 
@@ -121,6 +140,7 @@ def evaluate_reports(
     groups: Groups = None,
     replicates: int = 1000,
     seed: int = 0,
+    reference_words: int | None = None,
 ) -> Evaluation:
     """Return every metric of the reports with its 95 % interval over studies.
 
@@ -130,9 +150,11 @@ def evaluate_reports(
             labeller reads in the generated text.
         scorers: optional scorer -> local folder of its weights (scorers.py lists them).
         groups: patient of each study, to resample patients instead of studies.
+        reference_words: as in `report_statistics`.
     """
     words, skipped = meteor_statistics(references, hypotheses)
-    statistics = report_statistics(references, hypotheses) | words
+    statistics = report_statistics(references, hypotheses, reference_words) | words
+    statistics |= further_statistics(references, hypotheses)
     codes = rule_codes(hypotheses) if predicted_codes is None else predicted_codes
     statistics |= label_statistics(gold_codes, codes) | condition_statistics(gold_codes, codes)
     more, missing = optional_statistics(references, hypotheses, scorers or {})

@@ -3,7 +3,7 @@
 
 BERTScore: Zhang et al., ICLR 2020, here unrescaled, of the last layer of the model in the folder.
 CheXbert: Smit et al., EMNLP 2020; labels chest X-ray reports only. RadGraph F1: Delbrouck et al., Findings of
-ACL 2024. RaTEScore: Zhao et al., EMNLP 2024.
+ACL 2024. RaTEScore: Zhao et al., EMNLP 2024. GREEN: Ostmeier et al., Findings of EMNLP 2024.
 """
 
 from __future__ import annotations
@@ -85,6 +85,16 @@ def ratescore(references: Texts, hypotheses: Texts, folder: Path) -> MetricStati
     return {"ratescore": mean_statistic(scorer.compute_score(list(hypotheses), list(references)))}
 
 
+def green(references: Texts, hypotheses: Texts, folder: Path) -> MetricStatistics:
+    """Return mean GREEN: matched findings over matched findings and significant errors, by its 7B model.
+
+    A draft whose analysis names neither scores 0, as in the released code.
+    """
+    from medflare.evaluation.green import GreenJudge
+
+    return {"green": mean_statistic(GreenJudge(folder).scores(references, hypotheses))}
+
+
 SCORERS: dict[str, OptionalScorer] = {
     "bertscore": OptionalScorer(
         ("config.json", "tokenizer_config.json"), "transformers", BERTSCORE, bertscore
@@ -100,6 +110,9 @@ SCORERS: dict[str, OptionalScorer] = {
         "RaTEScore medspacy",
         ("ratescore",),
         ratescore,
+    ),
+    "green": OptionalScorer(
+        ("config.json", "tokenizer_config.json", "green_prompt.txt"), "transformers", ("green",), green
     ),
 }
 OPTIONAL_METRICS = tuple(name for row in SCORERS.values() for name in row.metrics)

@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 
-from medflare.core.errors import DataError
+from medflare.core.errors import ConfigError, DataError
 from medflare.core.run_record import EvaluationRecord, read_record
 from medflare.data.settings.site import SiteConfig, load_site
 from medflare.evaluation.predictions import compare_predictions, prediction_statistics
@@ -59,6 +59,8 @@ def score_site(
         raise DataError(
             f"{record_path}: the run kept no {adapter} adapter; it has: {', '.join(record.artefacts)}."
         )
+    if options.reference_words and record.task != "reports":
+        raise ConfigError(f"--reference-words is for reports; {record_path} is of the task {record.task}.")
     torch.set_num_threads(site.threads)
     place = f"evaluation/{site.name}" if split == "test" else f"evaluation/{site.name}@{split}"
     if options.limit is not None:

@@ -12,6 +12,8 @@ NAMES: dict[str, str] = {
     "bleu_3": "BLEU-3",
     "bleu_4": "BLEU-4",
     "meteor": "METEOR",
+    "meteor_exact_stem": "METEOR without synonyms",
+    **{f"rouge_{n}": f"ROUGE-{n}" for n in range(1, 5)},
     "rouge_l": "ROUGE-L",
     "cider": "CIDEr",
     "sacrebleu": "sacreBLEU",
@@ -49,6 +51,7 @@ NAMES: dict[str, str] = {
     "chexbert_micro_f1": "CheXbert micro F1",
     "radgraph_partial": "RadGraph F1",
     "ratescore": "RaTEScore",
+    "green": "GREEN",
 }
 LOSSES = {
     "loss": "language loss",

@@ -119,6 +119,7 @@ class EvaluationOptions:
     Attributes:
         limit: most records; batch: of one batch; None for all, and for the method's own.
         zero_shot: the run's model and wording without its adapter.
+        reference_words: of a report, words of a reference that scores by R2Gen's rules keep; None for all.
         progress: called with the records done and all of them, before and after each part.
     """
 
@@ -126,6 +127,7 @@ class EvaluationOptions:
     batch: int | None = None
     zero_shot: bool = False
     progress: Progress | None = None
+    reference_words: int | None = None
 
     def refuse_text_options(self) -> None:
         """Raise ConfigError where an option is in use that only text tasks have."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from medflare.core.method import Method, MethodFacts
+from medflare.learners.fedmrg.settings import PAPER_JOB
 from medflare.learners.generators.settings import GeneratorOptimiserSettings, GeneratorSettings
 from medflare.models.generators.r2gengpt import R2GenGPTModelSettings
 from medflare.models.generators.settings import LanguageModelSearchSettings
@@ -26,6 +27,7 @@ PAPER_ENCODER: dict[str, Any] = {"name": "resnet101", "weights": "site", "image_
 METHOD = Method(
     name="r2gengpt",
     task="reports",
+    job_presets={"paper": PAPER_JOB},
     settings=R2GenGPTSettings,
     presets={
         "recommended": {},

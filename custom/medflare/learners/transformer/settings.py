@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from medflare.core.method import Method, MethodFacts
+from medflare.learners.fedmrg.settings import PAPER_JOB
 from medflare.learners.generators.settings import GeneratorSettings
 from medflare.models.generators.settings import TransformerSettings
 
@@ -54,6 +55,7 @@ def presets(**model: Any) -> dict[str, dict[str, Any]]:
 TRANSFORMER = Method(
     name="transformer",
     task="reports",
+    job_presets={"paper": PAPER_JOB},
     settings=TransformerLearnerSettings,
     presets=presets(memory="unused"),
     variants={"transformer": {}},
@@ -72,6 +74,7 @@ TRANSFORMER = Method(
 R2GEN = Method(
     name="r2gen",
     task="reports",
+    job_presets={"paper": PAPER_JOB},
     settings=R2GenSettings,
     presets=presets(memory="relational"),
     variants={"r2gen": {}},

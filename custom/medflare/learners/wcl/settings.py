@@ -6,6 +6,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from medflare.core.method import Method, MethodFacts
+from medflare.learners.fedmrg.settings import PAPER_JOB
 from medflare.learners.generators.settings import GeneratorSettings
 from medflare.learners.setting_types import NotNegative, PositiveCount, Rate
 from medflare.learners.transformer.settings import presets
@@ -35,6 +36,7 @@ class WCLSettings(GeneratorSettings):
 METHOD = Method(
     name="wcl",
     task="reports",
+    job_presets={"paper": PAPER_JOB},
     settings=WCLSettings,
     presets=presets(memory="relational", contrast_width=256),
     variants={"wcl": {}, "released": {"released_temperature": True}},

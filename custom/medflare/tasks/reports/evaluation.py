@@ -211,14 +211,18 @@ def score_adapter(
     decoding: DecodingSettings,
     batch: int = 32,
     scorers: Mapping[str, str | Path] | None = None,
+    reference_words: int | None = None,
 ) -> EvaluationRecord:
     """Generate the reports of `rows` with the adapters in use, keep them in a file and score them."""
     items = predict(model, samples, rows, site, decoding, batch)
-    return site.record(evaluate_predictions(items, scorers, site.seed), len(rows))
+    return site.record(evaluate_predictions(items, scorers, site.seed, reference_words), len(rows))
 
 
 def evaluate_predictions(
-    items: Sequence[Prediction], scorers: Mapping[str, str | Path] | None, seed: int
+    items: Sequence[Prediction],
+    scorers: Mapping[str, str | Path] | None,
+    seed: int,
+    reference_words: int | None = None,
 ) -> Evaluation:
     """Score drafted reports; intervals are over patients."""
     return evaluate_reports(
@@ -229,6 +233,7 @@ def evaluate_predictions(
         scorers=scorers,
         groups=[item.patient_id for item in items],
         seed=seed,
+        reference_words=reference_words,
     )
 
 
@@ -257,7 +262,15 @@ def score_result(
     if not rows:
         raise DataError(f"site '{site.name}': no study in the split '{split}': {samples.examples()}.")
     tested = ScoredSite(site.name, role, adapter_kind(adapter), folder, seed)
-    return score_adapter(model, samples, rows, tested, decoding, scorers=scorers)
+    return score_adapter(
+        model,
+        samples,
+        rows,
+        tested,
+        decoding,
+        scorers=scorers,
+        reference_words=options.reference_words,
+    )
 
 
 def write_personalised(learner: Personalised, folder: Path) -> None:
