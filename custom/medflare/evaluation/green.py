@@ -49,7 +49,7 @@ class GreenJudge:
         """Return what the model says about one draft."""
         text = self.prompt.replace("{reference}", reference).replace("{candidate}", candidate)
         ids = self.tokenizer(text, return_tensors="pt")["input_ids"]
-        longest = int(getattr(self.model.config, "max_position_embeddings", 4096))
+        longest = int(self.model.config.to_dict().get("max_position_embeddings", 4096))
         room = min(self.most_tokens, longest // 2)
         ids = ids[:, -(longest - room) :]
         end = self.tokenizer.eos_token_id
