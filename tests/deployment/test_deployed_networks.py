@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -15,6 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cut_network import Network
 from deployed import SITES, Federation, Finished
 from deployed_programs import wait_until
+from nvflare.fuel.flare_api.api_spec import InvalidTarget
 from test_deployed_crashes import medflare, submitted, tensors
 
 from medflare.wire.durable import read_json
@@ -26,24 +28,29 @@ SITE = "site-2"
 pytestmark = pytest.mark.faults
 
 
+def start_again(federation: Federation) -> None:
+    """Kill site 2 and start it; the server forgets the one that is gone, so that it waits for the new one."""
+    if SITE in federation.processes:
+        federation.kill(SITE)
+    with federation.session() as session, contextlib.suppress(InvalidTarget):
+        session.remove_client(SITE)
+    federation.start(SITE)
+    federation.wait_ready(*SITES)
+
+
 @pytest.fixture(scope="module")
 def network(federation: Federation) -> Iterator[Network]:
     """Between the server and site 2, which is started again to go through it, and once more afterwards."""
     made = Network()
-    federation.kill(SITE)
     federation.environments[SITE] = {"grpc_proxy": made.address, "no_grpc_proxy": "", "no_proxy": ""}
-    federation.start(SITE)
+    start_again(federation)
     try:
-        wait_until(f"{SITE} to go through the proxy", lambda: made.connections, 300)
-        federation.wait_ready(*SITES)
+        assert made.connections, f"{SITE} does not go through it"
         yield made
     finally:
-        made.mend()
         del federation.environments[SITE]
-        federation.kill(SITE)
         made.close()
-        federation.start(SITE)
-        federation.wait_ready(*SITES)
+        start_again(federation)
 
 
 def endless(federation: Federation, folder: Path) -> str:
@@ -152,10 +159,7 @@ def own_certificate(federation: Federation, network: Network) -> Iterator[Path]:
     yield file
     file.write_bytes(content)
     network.mend()
-    if SITE in federation.processes:
-        federation.kill(SITE)
-    federation.start(SITE)
-    federation.wait_ready(*SITES)
+    start_again(federation)
 
 
 @pytest.mark.fault(
@@ -167,10 +171,8 @@ def test_a_certificate_that_expires_in_mid_run_costs_that_site_its_part(
     federation: Federation, network: Network, own_certificate: Path, tmp_path: Path
 ) -> None:
     good = own_certificate.read_bytes()
-    federation.kill(SITE)
-    ends = expiring(federation.kits / SITE, 90)
-    federation.start(SITE)
-    federation.wait_ready(*SITES)
+    ends = expiring(federation.kits / SITE, 150)
+    start_again(federation)
     job_id = endless(federation, tmp_path / "job")
     time.sleep(max(0.0, (ends - datetime.now(UTC)).total_seconds()) + 2)
     wait_for_updates(federation, job_id, there=True)  # what is connected stays connected
@@ -181,9 +183,7 @@ def test_a_certificate_that_expires_in_mid_run_costs_that_site_its_part(
     run = paused(federation, job_id, tmp_path / "paused")
     print("reasons:", absences(run))
     assert absences(run)
-    federation.kill(SITE)
-    federation.start(SITE)
-    federation.wait_ready(*SITES)
+    start_again(federation)
     answer = medflare("resume", job_id, "--kit", federation.kits / "admin@coordinator.org")
     assert isinstance(answer, dict)
     again = str(answer["job"])
