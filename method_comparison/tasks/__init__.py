@@ -9,6 +9,7 @@ from medflare.core.errors import ConfigError
 from method_comparison.tasks.base import AnyTask
 
 TASKS = {
+    "attacks": "method_comparison.tasks.attacks:Attacks",
     "async_rounds": "method_comparison.tasks.async_rounds:AsyncRounds",
     "client_selection": "method_comparison.tasks.client_selection:ClientSelection",
     "extraction": "method_comparison.tasks.extraction:Extraction",

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
 
 from medflare.core.update import Update
+from method_comparison.tasks import hostile_updates
 
 SITES = ("a", "b", "c", "d", "e")
 HOSTILE = ("b", "d")
@@ -18,11 +17,7 @@ HOSTILE = ("b", "d")
 
 @pytest.fixture(scope="module")
 def attacks() -> ModuleType:
-    path = Path(__file__).parents[3] / "benchmarks" / "attacks.py"
-    spec = importlib.util.spec_from_file_location("attacks_of_the_study", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return hostile_updates
 
 
 def honest() -> dict[str, Update]:
@@ -42,7 +37,7 @@ def sent(attacks: ModuleType, name: str, factor: float = 1.0) -> dict[str, Updat
 
 
 @pytest.mark.parametrize(
-    "name", ["sign-flip", "times 10", "times -10", "Gaussian", "label-shuffled", "colluding"]
+    "name", ["sign_flip", "times_10", "times_minus_10", "gaussian", "label_shuffled", "colluding"]
 )
 def test_honest_updates_arrive_as_they_are_and_examples_stay_true(attacks: ModuleType, name: str) -> None:
     result = sent(attacks, name)
@@ -54,7 +49,7 @@ def test_honest_updates_arrive_as_they_are_and_examples_stay_true(attacks: Modul
             assert (result[site].metrics, result[site].factor) == (update.metrics, 1.0)
 
 
-@pytest.mark.parametrize(("name", "factor"), [("sign-flip", -1), ("times 10", 10), ("times -10", -10)])
+@pytest.mark.parametrize(("name", "factor"), [("sign_flip", -1), ("times_10", 10), ("times_minus_10", -10)])
 def test_a_scaled_update_is_the_own_one_times_a_factor(attacks: ModuleType, name: str, factor: int) -> None:
     assert torch.equal(sent(attacks, name)["b"].delta["w"], factor * honest()["b"].delta["w"])
 
@@ -63,7 +58,7 @@ def test_noise_is_ten_times_as_long_as_the_own_update_and_differs_by_site(attack
     def flat(update: Update) -> torch.Tensor:
         return torch.cat([value.reshape(-1) for value in update.delta.values()])
 
-    result = sent(attacks, "Gaussian")
+    result = sent(attacks, "gaussian")
     for site in HOSTILE:
         assert flat(result[site]).norm() == pytest.approx(10 * flat(honest()[site]).norm().item(), rel=1e-5)
     assert not torch.equal(flat(result["b"]), flat(result["d"]))
@@ -77,7 +72,7 @@ def test_colluding_sites_all_send_the_mean_less_a_few_deviations(attacks: Module
 
 
 def test_the_hostile_claim_the_best_loss_and_the_largest_factor(attacks: ModuleType) -> None:
-    result = sent(attacks, "sign-flip", factor=7.0)
+    result = sent(attacks, "sign_flip", factor=7.0)
     assert {result[site].metrics["val_loss"] for site in HOSTILE} == {0.5}
     assert {result[site].factor for site in HOSTILE} == {7.0}
 

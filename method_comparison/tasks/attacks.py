@@ -1,63 +1,68 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hostile sites among seven against every rule: final macro F1 of the 14 conditions, as Markdown tables.
-
-    python benchmarks/study_attacks.py [--out studies/attacks] [--seeds 3] [--attackers 1,2,3] [--rules ...]
+"""Hostile sites among seven against every rule: macro F1 of the 14 conditions.
 
 Seven synthetic hospitals with scanners, prevalences and sizes of their own. The embedded encoder's features
 of their radiographs are computed once and kept; what is trained in federation is a head on them (one hidden
 layer, 14 conditions). Quality is that of the final head on the pooled test studies of all seven. An attacker
-keeps its true number of examples. Intervals resample seeds and test studies.
+keeps its true number of examples.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 
-from attacks import ATTACKS, sent
-from medflare.aggregation import RULES, make_rule
+from medflare.aggregation import make_rule
 from medflare.aggregation.base import AggregationRule
-from medflare.aggregation.capabilities import (
-    AsksClientTerms,
-    ScoresCandidates,
-    factor_clip,
-    round_hints,
-)
+from medflare.aggregation.capabilities import ScoresCandidates, factor_clip, round_hints
 from medflare.aggregation.robust import ByzantineRule
 from medflare.core.conditions import CONDITIONS, Code
-from medflare.core.errors import ConfigError, UpdateError
+from medflare.core.config import Settings
+from medflare.core.errors import UpdateError
 from medflare.core.tensors import State
 from medflare.core.update import Update
 from medflare.evaluation.label_metrics import label_statistics
-from medflare.evaluation.statistics import Statistic, over_seeds
 from medflare.learners.text_task.influence import self_influence
 from medflare.synthetic.hospitals import generate
 from medflare.synthetic.profiles import DEMO_HOSPITALS, UNSEEN_HOSPITAL, HospitalProfile
+from method_comparison.comparison_table import Run
+from method_comparison.result import Measured
+from method_comparison.tasks.base import Column, ComparisonTask, Unit
+from method_comparison.tasks.hostile_updates import ATTACKS, sent
 
 SIZES = (300, 260, 220, 180, 150, 120, 100)
 """Patients of the seven hospitals."""
 JUDGE = replace(UNSEEN_HOSPITAL, name="server", patients=60)
 """Whose studies stand for D_v, at the server and, in client mode, at every site."""
 HIDDEN, BATCH, LR = 64, 32, 3e-3
-TEMPERATURE = 0.1
-WITHOUT_LORA = [
-    n
-    for n, rule in ((n, make_rule(n, {})) for n in sorted(RULES))
-    if n != "weighted_mean" and not (rule.facts.sharing or isinstance(rule, AsksClientTerms))
-]
-"""Rules that ask nothing of LoRA factors, of a site's own steps or of who takes part."""
+SCORES = "scores.npz"
+MOST_HOSTILE = 3
+
+
+class AttackSettings(Settings):
+    """rounds of steps mini-batches each; share: of the patients, for a quick look."""
+
+    rounds: int = Field(default=12, ge=1)
+    steps: int = Field(default=20, ge=1)
+    share: float = Field(default=1.0, gt=0, le=1)
+
+
+class AttackMethod(Settings):
+    """A rule. One that withstands hostile sites is told their true number, and runs without its guarantee."""
+
+    rule: str
+    rule_settings: dict[str, Any] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +191,7 @@ def federated(
     rule: AggregationRule,
     attack: str,
     hostile: Sequence[str],
-    given: argparse.Namespace,
+    given: AttackSettings,
     seed: int,
 ) -> State:
     """The head's state after all rounds."""
@@ -194,7 +199,7 @@ def federated(
     state = Head(judge.features["train"].shape[1]).state()
     generator = torch.Generator().manual_seed(seed)
     own = dict(sites)
-    if attack == "label-shuffled":
+    if attack == "label_shuffled":
         own |= {site: _shuffled(sites[site], generator) for site in hostile}
     d_v = (judge.features["train"], judge.targets["train"])
     scored = rule.capability(ScoresCandidates)
@@ -233,121 +238,56 @@ def _shuffled(site: Site, generator: torch.Generator) -> Site:
     return replace(site, targets=targets)
 
 
-# ---- the tables --------------------------------------------------------------------------------------------
+# ---- the comparison ----------------------------------------------------------------------------------------
 
 
-def rule_rows(names: Sequence[str]) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Row -> rule and settings; `f` is the true number of attackers, filled in later."""
-    rows: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in names}
-    if "influence" in rows:
-        rows["influence"] = ("influence", {"temperature": TEMPERATURE})
-        rows["influence (client)"] = ("influence", {"temperature": TEMPERATURE, "mode": "client"})
-    if "l_fedavg" in rows:
-        rows["l_fedavg (server)"] = ("l_fedavg", {"loss_source": "server"})
-    return rows
+class Attacks(ComparisonTask[AttackSettings, AttackMethod]):
+    """Partition `clean`, or ATTACK_N with N of seven sites hostile, others in each seed."""
+
+    name = "attacks"
+    settings, method_settings = AttackSettings, AttackMethod
+    partitions = ("clean", *(f"{name}_{n}" for name in ATTACKS for n in range(1, MOST_HOSTILE + 1)))
+    case_columns: ClassVar[Mapping[str, Column]] = {"label_macro_f1": Column(title="macro F1")}
+
+    def prepare(self, settings: AttackSettings, partition: str, seed: int, shared: Path) -> None:
+        for profile in (*hospitals(), JUDGE):
+            load(profile, shared / "features", settings.share)
+
+    def train(self, unit: Unit[AttackSettings, AttackMethod]) -> Measured:
+        logging.getLogger("medflare.aggregation").setLevel(logging.ERROR)  # the guarantee's warning
+        share, seed = unit.settings.share, unit.seed
+        sites = {p.name: load(p, unit.shared / "features", share) for p in hospitals()}
+        judge = load(JUDGE, unit.shared / "features", share)
+        attack, _, count = unit.partition.rpartition("_")
+        attackers = int(count) if attack else 0
+        hostile = list(np.random.default_rng(seed).permutation(sorted(sites))[:attackers])
+        rule = make_tested(unit.own, attackers)
+        head = Head(judge.features["train"].shape[1])
+        state = federated(head, sites, judge, rule, attack, hostile, unit.settings, seed)
+        write_scores(head, state, sites, unit.folder / SCORES)
+        return Measured()
+
+    def places(self, settings: AttackSettings, partition: str, folder: Path) -> dict[str, Run]:
+        with np.load(folder / SCORES) as data:
+            statistics = label_statistics(data["gold"], data["predicted"])
+            patients = data["patients"].tolist()
+        return {"all sites, pooled": Run({"label_macro_f1": statistics["label_macro_f1"]}, patients)}
 
 
-def made(rule: str, settings: Mapping[str, Any], attackers: int) -> AggregationRule:
-    """A rule that is told how many sites are hostile (at least one)."""
-    plain = make_rule(rule, settings)
-    if not isinstance(plain, ByzantineRule):
+def make_tested(own: AttackMethod, attackers: int) -> AggregationRule:
+    """Return the rule; one that withstands hostile sites is told how many there are (at least one)."""
+    plain = make_rule(own.rule, own.rule_settings)
+    if plain.capability(ByzantineRule) is None:
         return plain
-    return make_rule(rule, {**settings, "f": max(attackers, 1), "allow_unsafe": True})
+    return make_rule(own.rule, {**own.rule_settings, "f": max(attackers, 1), "allow_unsafe": True})
 
 
-def scored(head: Head, state: State, sites: Mapping[str, Site]) -> Statistic:
-    """Macro F1 on the pooled test studies."""
+def write_scores(head: Head, state: State, sites: Mapping[str, Site], path: Path) -> None:
+    """Write gold and predicted conditions of the pooled test studies (studies, 14), and their patients."""
     head.load(state)
     features = torch.cat([site.features["test"] for site in sites.values()])
-    gold = torch.cat([site.targets["test"] for site in sites.values()]).int().numpy()
     with torch.no_grad():
         predicted = (head.net(features) > 0).int().numpy()
-    return label_statistics(gold, predicted)["label_macro_f1"]
-
-
-def cell(
-    head: Head,
-    sites: Mapping[str, Site],
-    judge: Site,
-    row: tuple[str, dict[str, Any]],
-    attack: str,
-    attackers: int,
-    given: argparse.Namespace,
-) -> dict[str, float]:
-    """Mean and interval over the seeds; each has hostile sites of its own, none where `attack` is "none"."""
-    runs, count = [], 0 if attack == "none" else attackers
-    for seed in range(given.seeds):
-        hostile = list(np.random.default_rng(seed).permutation(sorted(sites))[:count])
-        rule = made(*row, attackers)
-        state = federated(head, sites, judge, rule, attack, hostile, given, seed)
-        runs.append(scored(head, state, sites))
-    found = over_seeds(runs, groups=[name for site in sites.values() for name in site.patients["test"]])
-    low, high = found.interval or (math.nan, math.nan)
-    return {"value": found.value, "low": low, "high": high}
-
-
-def table(given: argparse.Namespace) -> Iterator[str]:
-    """Markdown, as it is computed; every cell also goes into results.json."""
-    sites = {p.name: load(p, given.out / "features", given.share) for p in hospitals()}
-    judge = load(JUDGE, given.out / "features", given.share)
-    head = Head(judge.features["train"].shape[1])
-    results: dict[str, dict[str, float]] = {}
-    rows = rule_rows(given.rules)
-    tested = sum(len(site.features["test"]) for site in sites.values())
-    yield (
-        f"{len(sites)} sites, {tested} test studies, {given.rounds} rounds of {given.steps} mini-batches, "
-        f"{given.seeds} seeds, macro F1 times 100.\n"
-    )
-    for attackers in given.attackers:
-        columns = ["none", *given.attacks]
-        yield f"**{attackers} hostile of {len(sites)}**\n"
-        yield "| rule | " + " | ".join(columns) + " |\n|---|" + "---:|" * len(columns)
-        for name, row in rows.items():
-            cells = []
-            for attack in columns:
-                key = f"{name}/{attack}/{attackers}"
-                results[key] = cell(head, sites, judge, row, attack, attackers, given)
-                cells.append(
-                    "{value:.1f} [{low:.1f}, {high:.1f}]".format(
-                        **{k: 100 * v for k, v in results[key].items()}
-                    )
-                )
-            mark = "" if _guaranteed(row, attackers, len(sites)) else "*"
-            yield f"| {name}{mark} | " + " | ".join(cells) + " |"
-            (given.out / "results.json").write_text(json.dumps(results, indent=1))
-        yield "\n\\* fewer sites than the rule's guarantee needs (`allow_unsafe`).\n"
-
-
-def _guaranteed(row: tuple[str, dict[str, Any]], attackers: int, sites: int) -> bool:
-    robust = made(*row, attackers).capability(ByzantineRule)
-    return robust is None or sites >= robust.min_sites
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    words = lambda text: text.split(",")  # noqa: E731
-    parser.add_argument("--out", type=Path, default=Path("studies/attacks"))
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--attackers", type=lambda s: [int(x) for x in s.split(",")], default=[2])
-    parser.add_argument("--attacks", type=words, default=list(ATTACKS))
-    parser.add_argument("--rules", type=words, default=WITHOUT_LORA)
-    parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--share", type=float, default=1.0, help="of the patients, for a quick look")
-    return parser.parse_args()
-
-
-def main() -> None:
-    given = arguments()
-    unknown = sorted({*given.attacks} - {*ATTACKS}) + sorted({*given.rules} - {*WITHOUT_LORA})
-    if unknown:
-        known = [*ATTACKS, *WITHOUT_LORA]
-        raise ConfigError(f"{', '.join(unknown)}: none of {', '.join(known)}.")
-    torch.set_num_threads(1)
-    logging.getLogger("medflare.aggregation").setLevel(logging.ERROR)  # the tables mark what it warns of
-    for line in table(given):
-        print(line, flush=True)
-
-
-if __name__ == "__main__":
-    main()
+    gold = torch.cat([site.targets["test"] for site in sites.values()]).int().numpy()
+    patients = [name for site in sites.values() for name in site.patients["test"]]
+    np.savez(path, gold=gold, predicted=predicted, patients=np.array(patients))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages that hostile sites send in place of their update; used by study_attacks.py.
+"""Messages that hostile sites send in place of their update; used by the comparison `attacks`.
 
 An attacker claims half the smallest loss and the largest factor it may: both are its own word (VG-4).
 """
@@ -71,14 +71,14 @@ def little_is_enough(z: float = Z) -> Attack:
 
 
 ATTACKS: dict[str, Attack] = {
-    "sign-flip": scaled(-1.0),
-    "times 10": scaled(10.0),
-    "times -10": scaled(-10.0),
-    "Gaussian": gaussian(),
-    "label-shuffled": each(lambda delta, _: delta),
+    "sign_flip": scaled(-1.0),
+    "times_10": scaled(10.0),
+    "times_minus_10": scaled(-10.0),
+    "gaussian": gaussian(),
+    "label_shuffled": each(lambda delta, _: delta),
     "colluding": little_is_enough(),
 }
-"""`label-shuffled` sends what it learnt; its labels were dealt out at random before."""
+"""`label_shuffled` sends what it learnt; its labels were dealt out at random before."""
 
 
 def sent(
