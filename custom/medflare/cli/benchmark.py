@@ -107,7 +107,7 @@ def run(
 ) -> None:
     """Trains methods on a benchmark and writes the papers' tables, ours beside the published figures.
 
-    [bold]Example[/bold]: medflare benchmark run fl-mrg.yaml --out studies --methods transformer,fedmrg
+    [bold]Example[/bold]: medflare benchmark run fl_mrg.yaml --out studies --methods transformer,fedmrg
     """
     from medflare.core.errors import ConfigError, RunError
 
