@@ -34,6 +34,7 @@ class SmallLearner:
     examples: dict[str, int]
     parameters: dict[str, int]
     patient_profiles: Any = None
+    patient_privacy: Any = None
 
     def __init__(self, settings: dict[str, Any], site: str, seed: int) -> None:
         self.settings, self.site, self.seed = settings, site, seed

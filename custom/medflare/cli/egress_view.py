@@ -103,7 +103,16 @@ def _exact(comparison: Mapping[str, Any]) -> str:
 
 
 def _withheld(row: Mapping[str, Any]) -> str:
-    return f"; {row['withheld']} metrics kept here" if row.get("withheld") else ""
+    kept = f"; {row['withheld']} metrics kept here" if row.get("withheld") else ""
+    return kept + _privacy(row.get("privacy", {}))
+
+
+def _privacy(spent: Mapping[str, Any]) -> str:
+    """Return what a private update had spent of the patients' budget."""
+    if not spent:
+        return ""
+    budget = "" if spent.get("budget") is None else f" of {spent['budget']:g}"
+    return f"; ε {spent['run']:.3g} in this run, {spent['total']:.3g}{budget} in all, δ {spent['delta']:g}"
 
 
 def _declaration(content: Mapping[str, Any], digest: str) -> Table:

@@ -155,7 +155,10 @@ class RunRecord(RecordModel):
         default_factory=dict, description="sizes as the paper states them, for comparison"
     )
     protections: list[str] = Field(default_factory=list)
-    epsilon: float | None = None
+    epsilon: float | None = Field(
+        default=None, description="largest that a site counted for its patients in this run; updates alone"
+    )
+    delta: float | None = Field(default=None, description="largest at which a site counted it")
     preparation: dict[str, Any] = Field(
         default_factory=dict, description="what the sites agreed on before round 1, and how"
     )

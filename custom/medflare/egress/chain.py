@@ -36,8 +36,9 @@ from medflare.egress.declared import Declared, Undeclared, check_features, under
 from medflare.egress.failures import EgressError, Failure
 from medflare.egress.job_memory import FIRST_PLACE, JobMemory
 from medflare.egress.ledger import Ledger, declaration_digest
-from medflare.egress.permitted_facts import DIGITS, DIGITS_SEALED, permitted_facts
+from medflare.egress.permitted_facts import DIGITS, DIGITS_SEALED, SPENT, permitted_facts
 from medflare.egress.policy import Policy, PolicyError
+from medflare.egress.private_updates import check_noise, without_patients
 from medflare.egress.seal import Seal, apply_seal
 from medflare.egress.summed_evaluations import EXCHANGES, summed_evaluation, without_numbers
 from medflare.egress.tensor_facts import tensor_facts
@@ -65,6 +66,7 @@ class Egress:
         policy: rules in force now.
         declared: the declared tensors; `Undeclared` before `declare`.
         sealed: whether the job has a protection, under which what is measured leaves in sums or not at all.
+        private: whether the job trains with differential privacy: what has no noise then stays here.
         memory: what this site remembers of the run, whatever the server calls its rounds.
         work: digest of what the present request asks to be done; repeated: whether the very same was answered
             before, so that the answer is sent again and not counted again.
@@ -79,6 +81,7 @@ class Egress:
     job_name: str = ""
     declared: Declared = field(default_factory=Undeclared)
     sealed: bool = False
+    private: bool = False
     memory: JobMemory = field(default_factory=JobMemory)
     work: str = ""
     repeated: bool = False
@@ -140,7 +143,9 @@ class Egress:
         self.record.note_task(task)
         self.memory.note_task(task)
         try:
-            self.policy.admit(job=self.record.job_name or self.job, **request)
+            self.policy.admit(job=self.record.job_name or self.job, private=self.private, **request)
+            if self.private and task in (*EXACT, "sketch"):
+                self.policy.unnoised("facts of the knowledge graph")
             if task == "sketch":
                 self.policy.sketch()
             elif task in EXACT:
@@ -197,9 +202,14 @@ class Egress:
         seal: Seal | None,
         alone: bool,
     ) -> TaskResult:
+        spent = result.facts.get(SPENT)
+        result = TaskResult({n: v for n, v in result.facts.items() if n != SPENT}, result.tensors)
         # 1. declaration
         allowed = self.declared.check(task, result, self.site, self.has_received_state())
         check_features(self.policy, task, result.tensors)
+        policy = self.policy.within_privacy(self.private, task)
+        if self.private:
+            check_noise(policy, self.declared.shared, task, result)
         # 2. policy: counts and metrics first, then names, then the volume
         applied = [seal.name] if seal is not None else []
         if self.sealed and task in EXCHANGES and not alone:
@@ -207,7 +217,9 @@ class Egress:
             facts = result.facts
         else:
             digits = DIGITS_SEALED if self.sealed else DIGITS
-            facts, withheld = permitted_facts(self.policy, result.facts, digits)
+            facts, withheld = permitted_facts(policy, result.facts, digits)
+            if self.private and task == "prepare":
+                facts["describe"] = without_patients(facts["describe"])
         facts = facts if seal is None else seal.facts(facts)
         if task in EXCHANGES and result.tensors:
             self.policy.numbers(applied)
@@ -234,6 +246,8 @@ class Egress:
             line["sealed"] = spec_to_json(_spec_of(tensors))
         if withheld:
             line["withheld"] = withheld
+        if spent is not None:
+            line["privacy"] = spent
         if sketch := sketch_bytes(facts):
             line["sketch"] = {"bytes": len(sketch), "sha256": hashlib.sha256(sketch).hexdigest()}
         if "partner" in facts:
@@ -262,7 +276,8 @@ class Egress:
             return TaskResult(facts, {}), {}, sum(len(part["metrics"]) for part in parts)
         if not spec:
             raise EgressError(f"{task}: no sums of it were declared, so it stays here.")
-        sums, withheld = summed_evaluation(self.policy, task, result.facts, spec, self.declared.examples)
+        policy = self.policy.within_privacy(self.private, task)
+        sums, withheld = summed_evaluation(policy, task, result.facts, spec, self.declared.examples)
         return TaskResult(facts, with_prefix(sums, SUM_PREFIX)), under_prefix(spec), withheld
 
     def _check_volume(self, size: int) -> None:

@@ -13,6 +13,8 @@ from medflare.wire.first_values import NORM
 
 COUNTED = "counted"
 """Fact of an evaluation that stays here: over how many examples it really was."""
+SPENT = "spent"
+"""Fact of a private update that stays here: what the run and all jobs have spent, for the site's ledger."""
 DIGITS, DIGITS_SEALED = 6, 4
 """Significant digits of a metric that leaves, and of one that leaves beside sealed updates.
 

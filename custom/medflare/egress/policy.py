@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,18 @@ from medflare.data.settings.policy import ANY, PolicyConfig
 
 SHOWN = 3
 """Most tensors that a refusal names."""
+UNCOUNTED = ("epsilon", "delta")
+"""Metrics of an update that say what its protection is."""
+OF_THE_PLAN = ("steps", "seconds")
+"""Metrics of an update that depend on no patient but by the time it took."""
+MEASURED = {"evaluate": "validation", "finish": "test"}
+"""Task -> what it measures, as `dp.outside` calls it."""
 
 
+NOT_PRIVATE = (
+    "jobs train with differential privacy here, and this one does not: set settings.dp in the job, with a "
+    "method that has it"
+)
 TRAIN_LOSSES = (
     "losses of training examples, which rule 'drfa' probes, stay here; where the hospital agrees, its people "
     "write 'train_losses: true' under 'policy' in site.yaml"
@@ -76,6 +86,7 @@ class Policy:
         rounds: int | None = None,
         limit: int | None = None,
         split: str | None = None,
+        private: bool = False,
     ) -> None:
         """Check whether a job may do what it asks of this site.
 
@@ -85,6 +96,7 @@ class Policy:
             rounds: how many the run has; None where the task does not say.
             limit: most studies of an evaluation; None for all.
             split: on which an evaluation is asked for; None where the task is another.
+            private: whether the job trains with differential privacy.
 
         Raises:
             PolicyError: a rule refuses.
@@ -108,6 +120,10 @@ class Policy:
             )
         if limit is not None:
             refusals += self._too_few("an evaluation", limit)
+        if rules.dp is not None and not private:
+            refusals.append(_refusal("dp", NOT_PRIVATE))
+        if split == "train" and private:
+            refusals.append(_refusal("dp", "losses of training patients have no noise"))
         if split == "train" and not rules.train_losses:
             refusals.append(_refusal("train_losses", TRAIN_LOSSES))
         self._raise(refusals)
@@ -167,6 +183,28 @@ class Policy:
         if self.rules.features != "raw" and fewest < self.rules.min_prototype:
             text = f"a prototype is of fewer than {self.rules.min_prototype} images"
             self._raise([_refusal("min_prototype", text)])
+
+    def unnoised(self, what: str) -> None:
+        """Refuse what a private job would send of patients without noise."""
+        self._raise([_refusal("dp", f"{what} would leave without noise, beside differential privacy")])
+
+    def within_privacy(self, private: bool, task: str) -> Policy:
+        """Return the rules for the numbers of a task's reply: of a private job nothing measured leaves but
+        what the hospital put outside epsilon.
+
+        Of training, steps and times depend on the plan and not on patients; epsilon and delta are facts of
+        the protection, which `metrics` does not withhold.
+        """
+        if not private:
+            return self
+        outside = self.rules.dp.outside if self.rules.dp is not None else ()
+        if task == "fit":
+            kept: Any = UNCOUNTED if self.rules.metrics == "none" else (*UNCOUNTED, *OF_THE_PLAN)
+        elif MEASURED.get(task) in outside:
+            kept = self.rules.metrics
+        else:
+            kept = "none"
+        return replace(self, rules=self.rules.model_copy(update={"metrics": kept}))
 
     def sketch(self) -> None:
         """Check whether a sketch of the site's knowledge graph may leave."""
@@ -275,6 +313,8 @@ def in_words(policy: Policy) -> list[str]:
         words.append(f"Sites it takes part with: {', '.join(rules.partners) or 'none'}.")
     if rules.min_threshold is not None:
         words.append(f"A masked sum opens only if at least {rules.min_threshold} sites work together.")
+    if rules.min_site_noise is not None:
+        words.append(f"A masked sum of updates has noise of {rules.min_site_noise:g} times a site's norm.")
     if rules.min_examples > 1:
         words.append(f"Nothing leaves that is about fewer than {rules.min_examples} examples.")
     if rules.most_rounds is not None:
@@ -295,6 +335,12 @@ def in_words(policy: Policy) -> list[str]:
         words.append("Features of single images may leave.")
     if rules.min_prototype != PolicyConfig.model_fields["min_prototype"].default:
         words.append(f"A mean of image features is of {rules.min_prototype} images or more.")
+    if rules.dp is not None:
+        beside = f"; outside it: {', '.join(rules.dp.outside)}" if rules.dp.outside else ""
+        words.append(
+            f"Patients train with differential privacy only, up to an epsilon of {rules.dp.epsilon:g} at "
+            f"delta {rules.dp.delta:g} over all jobs{beside}."
+        )
     if rules.metrics != "all":
         allowed = "none" if rules.metrics == "none" else ", ".join(rules.metrics)
         words.append(f"Metrics that may leave: {allowed}.")

@@ -48,6 +48,9 @@ class LedgerLine(BaseModel):
     sealed: dict[str, Any] = {}
     sketch: dict[str, Any] = {}
     exact: dict[str, Any] = {}
+    privacy: dict[str, Any] = Field(
+        default={}, description="of a private update: epsilon of the run and of all jobs, and the budget"
+    )
     missing: list[str] = []
     withheld: int = 0
     declaration: str = ""

@@ -65,6 +65,8 @@ class Card:
     sites: int
     rounds: int
     metrics: Mapping[str, float]
+    epsilon: float | None = None
+    delta: float | None = None
 
 
 class PeftFolder:
@@ -164,6 +166,17 @@ def side_by_side(merged: State, learned: State, config: Mapping[str, Any]) -> tu
     }
 
 
+def _privacy(card: Card) -> str:
+    """Return what the run's differential privacy is, as a line of its own; empty without any."""
+    if card.epsilon is None:
+        return ""
+    delta = "" if card.delta is None else f" at δ = {card.delta:g}"
+    return (
+        f"\nTrained with differential privacy for the sites' patients: ε = {card.epsilon:.3g}{delta} for "
+        "each patient in this run, as each site counted it. Validation and tests are outside it.\n"
+    )
+
+
 def model_card(card: Card, opening: str) -> str:
     """Return the README.md of a result: YAML front matter for tools, a page for people.
 
@@ -180,7 +193,7 @@ def model_card(card: Card, opening: str) -> str:
         f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n\n"
         f"# {card.job}: result of a federated run\n\n"
         f"Method `{card.method}`, {card.sites} sites, {card.rounds} rounds, run `{card.run_id}`.\n"
-        f"Base model `{card.base_model}`, fingerprint `{card.fingerprint}`.\n{table}\n"
+        f"Base model `{card.base_model}`, fingerprint `{card.fingerprint}`.\n{_privacy(card)}{table}\n"
         f"{opening}\n\n"
         f"## Licence\n\n{LICENCE_NOTE}\n\n## Not for clinical use\n\n"
         "Generated text is a draft for a qualified reader.\n"

@@ -14,4 +14,5 @@ def limits_of(policy: Policy) -> Limits:
         min_sites=rules.min_sites if "min_sites" in rules.model_fields_set else default.min_sites,
         min_threshold=rules.min_threshold or default.min_threshold,
         partners=None if rules.partners is None else frozenset(rules.partners),
+        min_noise=rules.min_site_noise,
     )

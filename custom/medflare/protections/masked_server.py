@@ -12,8 +12,10 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from medflare.core.errors import UpdateError
+from medflare.core.patient_privacy import Mechanism
 from medflare.core.tensors import SharedSpec, State
 from medflare.core.update import Update
+from medflare.differential_privacy.accounting import epsilon
 from medflare.protections.base import (
     SECURE,
     OpenedRound,
@@ -130,6 +132,7 @@ class MaskedServer(ServerProtection):
         shared = self._step(SHARES, advertised, adverts, quorum, channel)
         shares = {site: self.coordinator.shares_for(site) for site in shared}
         self._report = {"terms": terms, "keys_seconds": round(time.monotonic() - started, 3)}
+        self._report |= self._privacy(upcoming.number)
         return OpenedRound(
             sites=shared,
             options={SECURE: {"shares": shares}},
@@ -183,7 +186,27 @@ class MaskedServer(ServerProtection):
             idle=weighting.zero_weight,
             bits=self.settings.bits,
             bound=self.settings.bound,
+            **self._noise(upcoming),
         )
+
+    def _noise(self, upcoming: UpcomingRound) -> dict[str, Any]:
+        """Return the parameters of distributed differential privacy; empty for sums of what is measured."""
+        dp = self.settings.dp
+        if dp is None or upcoming.sums is not None:
+            return {}
+        return {"clip": dp.clip_norm, "noise": dp.noise_multiplier, "colluding": dp.colluding}
+
+    def _privacy(self, number: int) -> dict[str, Any]:
+        """Return what the sums of a run have shown of one site up to a round; empty without noise.
+
+        Every round counts, opened or not. Both parties know who takes part, so nothing is sampled.
+        """
+        dp = self.settings.dp
+        if dp is None or not self.coordinator.parameters.noise:
+            return {}
+        done = Mechanism(noise=dp.noise_multiplier, rate=1.0, steps=number + 1)
+        facts = {"unit": "site", "epsilon": round(epsilon([done], dp.delta), 6), "delta": dp.delta}
+        return {"privacy": facts}
 
     def _on_answer(self, task: str) -> OnReply:
         """Return what hands a site's part of a step to the coordinator, with the reason if it is unusable."""

@@ -10,6 +10,21 @@ from pydantic import Field
 from medflare.core.config import Settings
 
 
+class SumPrivacySettings(Settings):
+    """Distributed differential privacy of masked sums: what a sum shows of one site's update."""
+
+    clip_norm: float = Field(default=1.0, gt=0, description="norm to which a site shortens its update")
+    noise_multiplier: float = Field(
+        default=1.0, gt=0, description="deviation of a sum's noise, in multiples of clip_norm"
+    )
+    colluding: int = Field(
+        default=1,
+        ge=0,
+        description="sites that may tell the server their noise; the others still carry it all",
+    )
+    delta: float = Field(default=1e-5, gt=0, lt=1, description="at which epsilon is stated")
+
+
 class ProtectionSettings(Settings):
     """Settings of a job's protection; a site's own policy may ask for more."""
 
@@ -23,3 +38,5 @@ class ProtectionSettings(Settings):
     """Of a masked value. 16 takes the bytes of bf16 and needs a `bound` close above what updates reach."""
     bound: float = Field(default=16.0, gt=0)
     """Largest absolute value of an update's tensors; a site whose update exceeds it is left out."""
+    dp: SumPrivacySettings | None = None
+    """Masking: noise in every sum of updates, a part from each site; None for none."""

@@ -10,8 +10,10 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from medflare.core.secure_random import SecureRandom
 from medflare.secure_aggregation import key_agreement, keystream, secret_sharing, shamir, signed_messages
 from medflare.secure_aggregation.identity import Identity
 from medflare.secure_aggregation.layout import Layout
@@ -32,10 +34,18 @@ class Member:
         identity: the site's name, key and certificate.
         layout: what the site declared before round 1.
         limits: the site's own policy.
+        random: of a test, for the noise of differential privacy; None draws from the operating system.
     """
 
-    def __init__(self, identity: Identity, layout: Layout, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        layout: Layout,
+        limits: Limits | None = None,
+        random: SecureRandom | None = None,
+    ) -> None:
         self.name, self.identity, self.layout = identity.name, identity, layout
+        self.random = random or SecureRandom()
         self.limits = limits or Limits()
         self._done = 0
 
@@ -104,6 +114,10 @@ class Member:
         for site, message in shares.items():
             self._shares[site] = self._opened(site, message)
         out = encode(self.parameters, self.layout, narrow, wide, weight)
+        noise = self.parameters.sum_noise
+        if noise is not None and not self.parameters.canary:  # after the checks of `encode`, under every mask
+            noisy = noise.add_to(narrow, self.parameters.narrow_ring, self.random)
+            out.narrow.copy_(torch.from_numpy(noisy))
         if self.parameters.canary:
             weight = self.parameters.most_weight
             out = encode(self.parameters, self.layout, narrow.mul(0), wide.mul(0), weight)

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from medflare.core.errors import ConfigError
+from medflare.secure_aggregation.distributed_noise import SumNoise
 from medflare.secure_aggregation.fixed_point import Ring
 from medflare.secure_aggregation.layout import Layout
 from medflare.secure_aggregation.protocol_bytes import statement
@@ -46,6 +47,9 @@ class RoundParameters:
         canary: whether the round is thrown away.
         attempt: 0, and one more each time that a server goes on with the run after a crash: its rounds may
             be joined once in each.
+        clip, noise, colluding: of distributed differential privacy (`distributed_noise`): norm of a site's
+            update, deviation of the sum's noise in multiples of it, and how many sites may tell theirs; 0, 0
+            and 0 without.
         layout: digest of the layout; narrow, wide: lengths P and S of its vectors; weighted: how many of
             the S are weighted means.
 
@@ -71,6 +75,9 @@ class RoundParameters:
     work: str = ""
     canary: bool = False
     attempt: int = 0
+    clip: float = 0.0
+    noise: float = 0.0
+    colluding: int = 0
 
     @classmethod
     def of(
@@ -106,6 +113,40 @@ class RoundParameters:
             raise ConfigError(f"secure aggregation: {'; '.join(problems)}.")
         for bits, bound in ((self.bits, self.bound), (WIDE, self.wide_bound)):
             Ring(bits, bound, count)
+        if self.noise or self.clip or self.colluding:
+            self._check_noise()
+
+    def _check_noise(self) -> None:
+        """Refuse noise that would hide nothing, or a sum that holds what has none."""
+        problems = []
+        if not (0 < self.clip < math.inf and 0 < self.noise < math.inf):
+            problems.append(f"clip is {self.clip} and noise {self.noise}; expected positive numbers")
+        if not 0 <= self.colluding < self.threshold:
+            problems.append(
+                f"{self.colluding} sites may tell their noise, of a threshold of {self.threshold}; "
+                "expected fewer"
+            )
+        if self.weighing != "uniform" or self.most_weight != 1 or self.idle:
+            problems.append(
+                f"updates are weighed by {self.weighing}; a weight that depends on data has no noise: set "
+                'the rule\'s weighting to "uniform"'
+            )
+        if self.wide:
+            problems.append(
+                f"{self.wide} counters or sums would travel without noise; take a rule without them"
+            )
+        if problems:
+            raise ConfigError(f"distributed differential privacy: {'; '.join(problems)}.")
+        assert self.sum_noise is not None  # computes it, and with it the check of the ring
+
+    @cached_property
+    def sum_noise(self) -> SumNoise | None:
+        """Noise of one site; None without differential privacy."""
+        if not self.noise:
+            return None
+        return SumNoise.of(
+            self.narrow_ring, self.narrow, self.clip, self.noise, self.threshold - self.colluding
+        )
 
     @cached_property
     def narrow_ring(self) -> Ring:
@@ -156,11 +197,13 @@ class Limits:
         min_threshold: smallest threshold; t of n withstands a server that lies together with up to
             2t - n - 1 sites (docs/explanation/masking_protocol.md).
         partners: the only sites it shares a round with; None for any with a certificate of the project.
+        min_noise: smallest noise of a sum of updates, as `RoundParameters.noise`; None demands none.
     """
 
     min_sites: int = 3
     min_threshold: int = 2
     partners: frozenset[str] | None = None
+    min_noise: float | None = None
 
     def problem(self, parameters: RoundParameters, site: str) -> str | None:
         """Return why a site with this policy cannot agree to the parameters, or None."""
@@ -179,4 +222,9 @@ class Limits:
         strangers = sorted(set(parameters.sites) - welcome)
         if strangers:
             return f"{', '.join(strangers)} may not take part by this site's policy"
+        if self.min_noise is not None and parameters.narrow and parameters.noise < self.min_noise:
+            return (
+                f"the sum of updates has noise of {parameters.noise:g} times a site's norm, this site's "
+                f"policy asks for {self.min_noise:g}"
+            )
         return None

@@ -15,6 +15,8 @@ from medflare.egress.failures import SiteSettingsError
 SITE_FILE = "site.yaml"
 RESIDUAL = "residual.safetensors"
 LOCAL_STATE = "local_state.safetensors"
+PRIVACY = "privacy"
+"""Folder of the site's book of privacy spending, beside those of runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +28,7 @@ class WorkerConfig:
         state_folder: where the local state survives restarts, unless the site's setting `state` names a
             folder.
         run_id: local state of another run is never restored.
+        privacy_folder: where the site counts what its patients have spent, over all jobs.
         split: where every record belongs whose source names no split; None for the shares in site.yaml.
     """
 
@@ -37,6 +40,7 @@ class WorkerConfig:
     state_folder: str
     cache_folder: str
     run_id: str
+    privacy_folder: str = ""
     split: Literal["train", "val", "test"] | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -82,6 +86,11 @@ def site_file(root: Path, local: Path) -> Path:
 def state_folder(config: WorkerConfig, site: SiteConfig) -> Path:
     """Return the folder of what survives a restart: the site's choice, else FLARE's workspace."""
     return site.state / config.run_id if site.state else Path(config.state_folder)
+
+
+def privacy_folder(config: WorkerConfig) -> Path:
+    """Return the folder of the site's book of privacy spending."""
+    return Path(config.privacy_folder or Path(config.state_folder).parent / PRIVACY)
 
 
 def residual_file(config: WorkerConfig) -> Path:

@@ -20,7 +20,8 @@ from medflare.core.tensor_names import TOTAL_PREFIX, split_by_prefix
 from medflare.core.tensors import SharedSpec, State
 from medflare.core.update import Update
 from medflare.data.settings.site import SiteConfig
-from medflare.egress.permitted_facts import COUNTED
+from medflare.egress.permitted_facts import COUNTED, SPENT
+from medflare.egress.policy import Policy
 from medflare.learners.registry import build_learner
 from medflare.learners.text_task.data_parallel import training_together
 from medflare.wire.disk_space import DiskFullError, DiskReserve
@@ -43,6 +44,7 @@ from medflare.worker import config as worker_config
 from medflare.worker.config import LOCAL_STATE, WorkerConfig, state_folder
 from medflare.worker.exact_comparison import ExactSide, PairRequest
 from medflare.worker.mixture_sums import profile_specs, profile_sums, take_mixture
+from medflare.worker.patient_budget import PatientBudget
 from medflare.worker.ranks import HelperRanks, require_data_parallel, use_device
 from medflare.worker.sketch import SketchRequest, sketch_facts
 
@@ -185,6 +187,7 @@ class WorkerSession:
         how first values would travel, empty once the site has received a state, when its tensors are what it
         has learned.
         """
+        self._budget().check(self.learner.patient_privacy)
         sums = self.learner.sums_spec(int(request.options["sites"]))
         sums = sums | self.learner.requested_sums(RoundHints.from_json(request.options.get("hints", {})))
         separate: dict[str, SharedSpec] = {}
@@ -261,10 +264,13 @@ class WorkerSession:
             tensors, values = self.learner.local_state()
             before = {name: value.detach().clone() for name, value in tensors.items()}
         self.learner.load_shared(state)
+        plan = self._plan(request, totals)
+        spent = self._charge(plan)
         try:
-            self._begin_helpers(request)
+            if not spent:  # a private step is made on one device: its sample is one batch
+                self._begin_helpers(request)
             with training_together(bool(self.rank) or self._helpers is not None):
-                update = self.learner.fit(self._plan(request, totals))
+                update = self.learner.fit(plan)
             if not canary:
                 self._save(exchange)
         except Exception:
@@ -274,7 +280,28 @@ class WorkerSession:
         if canary:
             self.learner.load_local_state(before, values)
             update.metrics.update(_memory())
-        return _as_result(update)
+        if spent:
+            update.metrics |= {"epsilon": spent["run"], "delta": spent["delta"]}
+        result = _as_result(update)
+        return TaskResult({**result.facts, SPENT: spent}, result.tensors) if spent else result
+
+    def _budget(self) -> PatientBudget:
+        """Return the privacy budget under the rules in force now."""
+        policy = Policy(rules=self._site_settings().policy, file=Path(self.config.site_file))
+        return PatientBudget(policy, worker_config.privacy_folder(self.config), self.run_id)
+
+    def _charge(self, plan: RoundPlan) -> dict[str, Any]:
+        """Count what a round spends of the patients' privacy before it trains, a canary's too; empty where it
+        is not private.
+
+        Raises:
+            PolicyError: the hospital's budget does not allow it.
+        """
+        privacy, budget = self.learner.patient_privacy, self._budget()
+        if privacy is None:
+            budget.check(None)
+            return {}
+        return budget.charge(privacy, plan)
 
     def _begin_helpers(self, request: TaskRequest) -> None:
         """Let the processes of the site's other devices train on the same request, started where needed."""

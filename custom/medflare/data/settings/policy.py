@@ -34,6 +34,33 @@ def parse_size(value: str) -> int:
     return round(float(match[1]) * _UNITS[unit])
 
 
+class PrivacyPolicy(Settings):
+    """The privacy budget of this site's patients, over all jobs, and what a job must keep to.
+
+    What a training patient adds to all that leaves is (epsilon, delta)-differentially private. What has no
+    noise stays here, unless `outside` names it.
+    """
+
+    epsilon: float = Field(gt=0, description="most that may be spent on a patient, over all jobs")
+    delta: float = Field(gt=0, lt=1, description="at which epsilon is counted; at most 1 / training patients")
+    unit: Literal["patient"] = Field(default="patient", description="whose part is hidden")
+    without_patient: Literal["refuse", "record"] = Field(
+        default="refuse",
+        description="of records that name none: refuse the job, or take each record for a patient",
+    )
+    accountant: Literal["rdp", "prv"] = Field(
+        default="rdp", description="rdp is a bound; prv is numeric and about a tenth tighter"
+    )
+    min_noise: float = Field(default=0.3, gt=0, description="smallest noise multiplier of a job")
+    max_sample_rate: float = Field(default=1.0, gt=0, le=1, description="largest sample rate of a job")
+    min_patients: int = Field(default=20, ge=1, description="fewest training patients")
+    outside: tuple[Literal["validation", "test"], ...] = Field(
+        default=(),
+        description="numbers without noise that may leave all the same: of validation after a round, of the "
+        "final test. They are outside epsilon",
+    )
+
+
 class PolicyConfig(Settings):
     """Permissions of this site. A job can ask for more protection than this, never for less."""
 
@@ -54,6 +81,11 @@ class PolicyConfig(Settings):
     )
     min_threshold: int | None = Field(
         default=None, ge=2, description="under masks: fewest sites that must work together to open a sum"
+    )
+    min_site_noise: float | None = Field(
+        default=None,
+        gt=0,
+        description="under masks: smallest noise_multiplier of a job's protection_settings.dp",
     )
     min_examples: int = Field(
         default=1, ge=1, description="an update or an evaluation over fewer examples stays here"
@@ -90,6 +122,11 @@ class PolicyConfig(Settings):
     )
     metrics: Literal["all", "none"] | NamePatterns = Field(
         default="all", description="of the metrics, those that may leave; the others are taken out"
+    )
+
+    dp: PrivacyPolicy | None = Field(
+        default=None,
+        description="train with differential privacy only, within this budget; None demands none",
     )
 
     @field_validator("max_bytes_per_round", mode="before")

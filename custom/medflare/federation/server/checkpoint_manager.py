@@ -14,7 +14,7 @@ from medflare.core.tensors import SharedSpec, State
 from medflare.federation.server.preparation import common_description
 from medflare.federation.server.roster import Roster
 from medflare.federation.server.run_folder import RESULT, RunFolder
-from medflare.federation.server.run_recorder import RunRecorder
+from medflare.federation.server.run_recorder import DELTA, EPSILON, RunRecorder
 from medflare.federation.server.run_state import RunState, save_state
 from medflare.federation.server.settings import RoundsSettings
 from medflare.models.peft_folder import BEST, FINAL, Card, PeftFolder
@@ -138,7 +138,9 @@ class CheckpointManager:
             fingerprint=site.fingerprint,
             sites=sites,
             rounds=entry.round + 1,
-            metrics=entry.mean,
+            metrics={name: value for name, value in entry.mean.items() if name not in (EPSILON, DELTA)},
+            epsilon=record.epsilon,
+            delta=record.delta,
         )
 
     def _export(self, name: str, state: State, entry: RoundRecord, roster: Roster) -> None:

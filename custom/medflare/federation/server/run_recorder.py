@@ -71,6 +71,17 @@ def _text_in_list(entry: RoundRecord) -> str:
     return textwrap.indent(entry.model_dump_json(indent=1), "  ")
 
 
+EPSILON, DELTA = "train_epsilon", "train_delta"
+"""What sites report beside a private update, as a round's metrics call it."""
+
+
+def _largest(record: RunRecord, name: str) -> float | None:
+    """Return the largest number of that name over all sites and rounds; None where no site reports one."""
+    entries = [part for entry in record.rounds for part in (entry, *entry.exchanges)]
+    found = [site[name] for entry in entries for site in entry.metrics.values() if name in site]
+    return max(found, default=None)
+
+
 class RunRecorder:
     """The record of one run and the files it is written to.
 
@@ -115,6 +126,8 @@ class RunRecorder:
     def write(self) -> None:
         """Write run.json atomically, and its copy that outlives the job."""
         self.record.seconds = round(time.monotonic() - self._started, 3)
+        self.record.epsilon = _largest(self.record, EPSILON)
+        self.record.delta = _largest(self.record, DELTA)
         text = self.text()
         for path in filter(None, (self.path, self.copy)):
             write_record(path, text)

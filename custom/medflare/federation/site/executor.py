@@ -50,7 +50,13 @@ from medflare.wire.storage import LOCAL_STATE as STATES
 from medflare.wire.storage import run_name, storage_folder
 from medflare.wire.task_messages import TaskRequest, TaskResult
 from medflare.worker import config as worker_config
-from medflare.worker.config import LOCAL_STATE, WorkerConfig, residual_file, site_file
+from medflare.worker.config import (
+    LOCAL_STATE,
+    PRIVACY,
+    WorkerConfig,
+    residual_file,
+    site_file,
+)
 from medflare.worker.workers import ProcessWorker, ThreadWorker, Worker
 
 SECONDS_TO_GO = 60.0
@@ -299,6 +305,7 @@ class LearnerExecutor(Executor):
             state_folder=str(self._run_state(fl_ctx)),
             cache_folder=str(root / "cache"),
             run_id=request.run_id,
+            privacy_folder=str(storage_folder(root, fl_ctx.get_identity_name()) / PRIVACY),
         )
 
     def make_worker(self, config: WorkerConfig, run_folder: Path) -> Worker:
@@ -335,6 +342,7 @@ class LearnerExecutor(Executor):
                 job=str(fl_ctx.get_job_id()),
                 job_name=job_name(fl_ctx),
                 sealed=bool(PROTECTIONS[self.args.protection].seals),
+                private=self.args.settings.get("dp") is not None,
                 memory=JobMemory(self._run_state(fl_ctx) / JOB_MEMORY),
             )
         return self.egress

@@ -68,7 +68,11 @@ def _tiles(record: RunRecord) -> list[tuple[str, str, str]]:
     best = ""
     if record.best_round is not None:
         best = f"best: round {record.best_round + 1} by {curve_name(record.best_metric)}"
-    privacy = f"ε = {record.epsilon:.3g}" if record.epsilon is not None else "no differential privacy"
+    privacy = "no differential privacy"
+    if record.epsilon is not None:
+        privacy = f"ε = {record.epsilon:.3g} a patient" + (
+            f" at δ = {record.delta:g}" if record.delta else ""
+        )
     directions = f"{byte_size(sent)} from sites, {byte_size(received)} to them"
     return [
         ("Rounds", str(len(record.rounds)), best),
