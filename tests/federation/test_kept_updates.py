@@ -72,6 +72,7 @@ def test_a_copy_is_used_for_the_very_same_request_only(tmp_path: Path) -> None:
         return spool
 
     first = spool(3, "request")
+    assert (tmp_path / "0003").stat().st_mode & 0o777 == 0o700, "nobody else on the machine reads them"
     first.keep("a", Reply(3, FACTS, update(1.0), trip=0.25))
     first.keep("b", Reply(2, FACTS, update(2.0)), repeatable=False)
     found = spool(3, "request").kept(["a", "b", "c"])
