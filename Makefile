@@ -8,7 +8,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 export HF_HUB_OFFLINE := 1
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-.PHONY: help demo test test-deployment test-faults fuzz quality docs reference provision study-fedmrg study-real study-fedvit study-fedtar study-mtsamples compare-small compare-full mutation smollm2 test-real server-cost boundary-cost embedded embedded-notes lock bill-of-materials audit-online clean
+.PHONY: help demo test test-deployment test-faults fuzz quality docs reference provision study-real study-fedtar study-mtsamples compare-small compare-full mutation smollm2 test-real server-cost boundary-cost embedded embedded-notes lock bill-of-materials audit-online clean
 
 help:
 	@echo "make demo          three synthetic hospitals train a report generator in the FLARE simulator"
@@ -22,9 +22,7 @@ help:
 	@echo "make lock          versions and hashes of the image, provisioning/docker/*.lock (asks the package index)"
 	@echo "make bill-of-materials  CycloneDX list of what is in the image, build/medflare.cdx.json"
 	@echo "make audit-online  known vulnerabilities of what is in the image; asks a database on the internet"
-	@echo "make study-fedmrg  FedMRG, its baselines and ablations over three seeds (hours)"
 	@echo "make study-real    FedMRG on real chest X-rays of three publishers (needs MEDFLARE_DATA)"
-	@echo "make study-fedvit       FedViT-GPT2 under its rules on synthetic hospitals over three seeds (an hour)"
 	@echo "make study-fedtar       FedTAR, its ablations and baselines on synthetic patients who come again, three seeds (hours)"
 	@echo "make study-mtsamples    Fed-MedLoRA with SmolLM2 on real notes (needs MEDFLARE_DATA; hours, goes on where it stopped)"
 	@echo "make compare-small      the small part of every comparison of method_comparison/ (half an hour)"
@@ -93,14 +91,8 @@ provision: $(VENV)/.installed
 	$(BIN)/nvflare provision -p provisioning/project.yml -w $(or $(KITS),kits) --force
 	$(BIN)/medflare kits harden $(or $(KITS),kits)
 
-study-fedmrg: $(VENV)/.installed
-	$(BIN)/python benchmarks/study_fedmrg.py --out studies/fedmrg
-
 study-real: $(VENV)/.installed
 	$(BIN)/python benchmarks/study_real.py --out studies/real
-
-study-fedvit: $(VENV)/.installed
-	$(BIN)/python benchmarks/study_fedvit_gpt2.py --out studies/fedvit
 
 study-fedtar: $(VENV)/.installed
 	$(BIN)/python benchmarks/study_fedtar.py --out studies/fedtar

@@ -14,6 +14,8 @@ TASKS = {
     "client_selection": "method_comparison.tasks.client_selection:ClientSelection",
     "extraction": "method_comparison.tasks.extraction:Extraction",
     "report_generators": "method_comparison.tasks.report_generators:ReportGenerators",
+    "fedmrg": "method_comparison.tasks.fedmrg:FedMRG",
+    "fedvit_gpt2": "method_comparison.tasks.fedvit_gpt2:FedViT",
     "knowledge_odds": "method_comparison.tasks.knowledge_odds:KnowledgeOdds",
     "real_notes": "method_comparison.tasks.real_notes:NoteExtraction",
 }

@@ -23,7 +23,7 @@ from medflare.evaluation.statistics import (
     mean_statistic,
 )
 from method_comparison.comparison_table import Run, comparison_table, differences
-from study_tables import patients
+from method_comparison.tasks.prediction_scores import patients
 
 
 def trained(rng: np.random.Generator, seeds: int, gain: float = 0.0) -> list[Statistic]:

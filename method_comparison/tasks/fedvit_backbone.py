@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small ViT and a small GPT-2 as local folders, pretrained on synthetic hospitals that no study uses.
 
-    python benchmarks/fedvit_backbone.py models/small-vit-gpt2
+    python -m method_comparison.tasks.fedvit_backbone models/small-vit-gpt2
 
 They stand in for ViT-B/16 and GPT-2, which cannot be shipped: the ViT learns to name the 14 conditions in
 radiographs, the GPT-2 to continue reports; nothing in them has seen an image and a report together. The

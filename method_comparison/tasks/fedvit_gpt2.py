@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FedViT-GPT2 under its three rules, its centralised and its single-site models: radiographs to reports.
+
+Four synthetic hospitals with 40, 30, 20 and 10 % of the patients, as the paper deals out IU-Xray, or the
+three publishers of cxr_multisite. All methods start from one folder that fedvit_backbone.py writes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from medflare.core.config import Settings
+from medflare.core.errors import ConfigError
+from medflare.data.settings.site import SiteConfig, load_site_file
+from medflare.evaluation.meteor import meteor
+from medflare.evaluation.predictions import Prediction
+from medflare.evaluation.report_metrics import single_references, tokenised
+from medflare.tasks.prediction_files import read_predictions
+from method_comparison.comparison_table import Run
+from method_comparison.result import Measured
+from method_comparison.tasks.base import Column, ComparisonTask, ShownRow, Unit
+from method_comparison.tasks.prediction_scores import scored_reports
+
+SHARES = {"site-1": 600, "site-2": 450, "site-3": 300, "site-4": 150}
+"""Site -> patients: the paper's 40, 30, 20 and 10 %."""
+REAL = Path(__file__).parents[2] / "jobs" / "fedmrg" / "sites" / "cxr_multisite.yaml"
+LEARNER: dict[str, Any] = {
+    "optimiser": {"batch": 8, "lr": 1e-3, "warmup": 0.05},
+    "decoding": {"beams": 1, "max_new_tokens": 110},
+}
+"""As in jobs/fedvit_gpt2."""
+PREDICTIONS, ROUNDS = "predictions_generic.jsonl", "rounds.json"
+
+
+class ViTSettings(Settings):
+    """rounds of `epochs` passes over a site's images; pretrained: start from fedvit_backbone's folder."""
+
+    rounds: int = Field(default=5, ge=1)
+    epochs: int = Field(default=3, ge=1)
+    pretrained: bool = True
+
+
+class ViTMethod(Settings):
+    """A rule and who trains with whom. `shuffled`: tested with other studies' images (the control, VG-12)."""
+
+    rule: str = "fedavg"
+    rule_settings: dict[str, Any] = Field(default_factory=dict)
+    mode: Literal["federated", "pooled", "single"] = "federated"
+    shuffled: bool = False
+
+
+class FedViT(ComparisonTask[ViTSettings, ViTMethod]):
+    """Places: all sites pooled and each site. A row that looks at no image stands in the notes."""
+
+    name = "fedvit_gpt2"
+    settings, method_settings = ViTSettings, ViTMethod
+    partitions = ("synthetic", "real")
+    case_columns: ClassVar[Mapping[str, Column]] = {
+        "bleu_1": Column(title="BLEU-1"),
+        "bleu_4": Column(title="BLEU-4"),
+        "meteor": Column(title="METEOR"),
+        "rouge_l": Column(title="ROUGE-L"),
+        "cider": Column(title="CIDEr"),
+        "label_f1": Column(title="label F1, by study"),
+        "label_micro_f1": Column(title="label micro F1"),
+    }
+
+    def prepare(self, settings: ViTSettings, partition: str, seed: int, shared: Path) -> None:
+        if partition == "synthetic" and not (shared / "cohorts" / "site.yaml").is_file():
+            write_hospitals(shared / "cohorts")
+        if settings.pretrained and not (shared / "backbone" / "facts.json").is_file():
+            from method_comparison.tasks.fedvit_backbone import write_backbone
+
+            write_backbone(shared / "backbone")
+
+    def train(self, unit: Unit[ViTSettings, ViTMethod]) -> Measured:
+        from medflare.aggregation import make_rule
+        from medflare.core.plan import RoundPlan
+        from medflare.in_process.loop import federate
+        from medflare.learners.vit_gpt2.learner import build
+
+        given, own, seed = unit.settings, unit.own, unit.seed
+        sites = read_sites(unit.shared, unit.partition, given.pretrained)
+        settings, reports = LEARNER | {"local_epochs": given.epochs}, list[dict[str, Any]]()
+
+        def learner(name: str, site: SiteConfig) -> Any:
+            return build(settings, site, seed, unit.shared / "cache" / unit.partition / name)
+
+        for owner, members in groups(own.mode, sites).items():
+            learners = {name: learner(name, site) for name, site in members.items()}
+            rule = make_rule(own.rule, own.rule_settings)
+
+            def note(number: int, state: Any, updates: Any, rule: Any = rule, owner: str = owner) -> None:
+                reports.append({"round": number, "owner": owner, "rule": rule.report()})
+
+            state = federate(
+                learners,
+                rule,
+                given.rounds,
+                lambda r: RoundPlan(round=r, rounds=given.rounds, seed=seed),
+                on_round=note,
+            )
+            for name in [owner] if owner else list(sites):
+                tester = learners.get(name) or learner(name, sites[name])
+                tester.load_shared(state)
+                predict_tests(tester, name, seed, own.shuffled, unit.folder / name)
+        (unit.folder / ROUNDS).write_text(json.dumps(reports, indent=1), encoding="utf-8")
+        return Measured()
+
+    def places(self, settings: ViTSettings, partition: str, folder: Path) -> dict[str, Run]:
+        read = {path.parent.name: read_predictions(path) for path in sorted(folder.glob(f"*/{PREDICTIONS}"))}
+        places = {"all sites, pooled": [item for items in read.values() for item in items], **read}
+        return {place: scored(items, tuple(self.case_columns)) for place, items in places.items()}
+
+    def notes(self, partition: str, rows: Mapping[str, ShownRow[ViTSettings]]) -> Sequence[str]:
+        shown = []
+        for row in rows.values():
+            different = mean(len({p.generated for p in read_unit(unit)}) for unit in row.folders.values())
+            shown.append(f"{row.title}: {different:g} different reports. {chosen_sites(row)}".strip())
+        if rows:
+            unit = next(iter(next(iter(rows.values())).folders.values()))
+            constant = scored(most_common(read_unit(unit)), tuple(self.case_columns))
+            scores = ", ".join(
+                f"{self.case_columns[name].title} {100 * item.value:.1f}"
+                for name, item in constant.scores.items()
+            )
+            shown.append(f"The most common report of each site, which looks at no image: {scores}.")
+        return shown
+
+
+def read_unit(folder: Path) -> list[Prediction]:
+    """Return the predictions of all sites."""
+    return [item for path in sorted(folder.glob(f"*/{PREDICTIONS}")) for item in read_predictions(path)]
+
+
+def chosen_sites(row: ShownRow[ViTSettings]) -> str:
+    """Return how often a rule that chooses chose each site, over all seeds; "" of other rules."""
+    chosen = Counter(
+        site
+        for folder in row.folders.values()
+        for entry in json.loads((folder / ROUNDS).read_text(encoding="utf-8"))
+        for site in entry["rule"].get("selected", ())
+    )
+    counts = ", ".join(f"{site} {count}" for site, count in sorted(chosen.items()))
+    return f"Chosen: {counts}." if counts else ""
+
+
+def write_hospitals(folder: Path) -> None:
+    """Write the four hospitals and their site.yaml; the fourth's profile is trained on by no other study."""
+    from medflare.synthetic.hospitals import write_hospital
+    from medflare.synthetic.profiles import DEMO_HOSPITALS, UNSEEN_HOSPITAL
+
+    lines = ["sites:"]
+    for profile, (site, patients) in zip((*DEMO_HOSPITALS, UNSEEN_HOSPITAL), SHARES.items(), strict=True):
+        write_hospital(replace(profile, name=site), folder / site, patients)
+        lines += [f"  {site}:", f"    cohort: {{format: manifest, root: {site}}}"]
+    (folder / "site.yaml").write_text("\n".join([*lines, ""]), encoding="utf-8")
+
+
+def read_sites(shared: Path, partition: str, pretrained: bool) -> dict[str, SiteConfig]:
+    """Return the sites, with the pretrained folder as their backbone."""
+    if partition == "real" and not os.environ.get("MEDFLARE_DATA"):
+        raise ConfigError("MEDFLARE_DATA is not set: export the folder that holds cxr_multisite/.")
+    found = load_site_file(REAL if partition == "real" else shared / "cohorts" / "site.yaml")
+    backbone = {"folder": shared / "backbone" if pretrained else None, "precision": "fp32"}
+    return {
+        name: site.model_copy(update={"backbone": site.backbone.model_copy(update=backbone)})
+        for name, site in found.items()
+        if name != "server"
+    }
+
+
+def groups(mode: str, sites: Mapping[str, SiteConfig]) -> dict[str, dict[str, SiteConfig]]:
+    """Return owner of a model -> who trains it; "" where there is one model for all."""
+    if mode == "single":
+        return {name: {name: site} for name, site in sites.items()}
+    if mode == "pooled":
+        cohorts = tuple(part for site in sites.values() for part in site.cohort)
+        first = next(iter(sites.values()))
+        return {"": {"pooled": first.model_copy(update={"name": "pooled", "cohort": cohorts})}}
+    return {"": dict(sites)}
+
+
+def predict_tests(learner: Any, site: str, seed: int, shuffled: bool, folder: Path) -> None:
+    """Write predictions of a site's test images; `shuffled`: each report is of the image of another study."""
+    from medflare.tasks.reports.evaluation import ScoredSite, predict
+
+    rows = learner.samples.split_indices("test")
+    tested = ScoredSite(site, "participant", "generic", folder, seed)
+    predict(learner.model, learner.samples, rows, tested, learner.settings.decoding)
+    if not shuffled:
+        return
+    items = read_predictions(folder / PREDICTIONS)
+    moved = [items[(place + 1) % len(items)] for place in range(len(items))]
+    swapped = [
+        item.model_copy(update={"generated": other.generated, "predicted_codes": other.predicted_codes})
+        for item, other in zip(items, moved, strict=True)
+    ]
+    lines = "".join(f"{item.model_dump_json()}\n" for item in swapped)
+    (folder / PREDICTIONS).write_text(lines, encoding="utf-8")
+
+
+def scored(studies: Sequence[Prediction], columns: Sequence[str]) -> Run:
+    """Return the columns' statistics with METEOR, and the patient of each study."""
+    run = scored_reports(list(studies), columns)
+    references = single_references(tokenised([item.reference for item in studies]))
+    found = meteor(references, tokenised([item.generated for item in studies]))
+    return Run({**run.scores, "meteor": found}, run.groups)
+
+
+def most_common(studies: Sequence[Prediction]) -> list[Prediction]:
+    """Return every study with the commonest reference of its own site, which no image was looked at for."""
+    best = {
+        site: Counter(item.reference for item in studies if item.site == site).most_common(1)[0][0]
+        for site in {item.site for item in studies}
+    }
+    codes = {item.reference: item.gold_codes for item in studies}
+    return [
+        item.model_copy(update={"generated": best[item.site], "predicted_codes": codes[best[item.site]]})
+        for item in studies
+    ]
