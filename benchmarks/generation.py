@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the answers of a test cost: `python benchmarks/generation.py --notes FOLDER --model smollm2`.
+
+Every way answers the same questions about the same annotated notes (BRAT) with the same adapter, one after
+the other in one process and one thread, so that a busy machine hits all alike; seconds are the processor's.
+The adapter comes from `--adapter`, or is trained here for `--steps` steps on notes that are not tested.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from medflare.core.data_order import batches
+from medflare.core.model_folders import stored_model
+from medflare.data.settings.cohort import CohortConfig, SplitConfig
+from medflare.data.settings.site import BackboneConfig, SiteConfig
+from medflare.learners.extraction.learner import ExtractionLearner, build
+from medflare.models.adapters.base import GENERIC
+from medflare.models.padding import batches_by_length
+from medflare.models.text_model import TextModel, Written
+from medflare.tasks.extraction.examples import Example
+from medflare.tasks.extraction.extractor import Extractor
+from medflare.tasks.extraction.markup import ParsedOutput
+from medflare.tasks.extraction.predictor import training_examples
+
+GENERATE, FREE, COPY = "transformers' generate", "decoding: free", "decoding: copy"
+SHARED = "adapter_model.safetensors"
+
+
+def with_generate(model: TextModel) -> Callable[..., list[Written]]:
+    """Return `TextModel.answer` as before: `generate` on padded batches, each until its last row is done."""
+
+    def answer(prompts: Sequence[str], budgets: Sequence[int], batch: int, guides: object) -> list[Written]:
+        rows, answers = model.prompt_ids(prompts), [Written("", False)] * len(prompts)
+        with torch.no_grad(), model.evaluating():
+            for part in batches_by_length(rows, batch):
+                most = max(budgets[i] for i in part)
+                for i, new in zip(part, model.generate_ids([rows[i] for i in part], most), strict=True):
+                    kept = new[: budgets[i]]
+                    ended = model.end in kept
+                    kept = kept[: kept.index(model.end)] if ended else kept
+                    answers[i] = Written(model.decoded(kept), ended)
+        return answers
+
+    return answer
+
+
+def site(given: argparse.Namespace) -> SiteConfig:
+    """Return the notes, those with the first hash values to train, and the model."""
+    shares = SplitConfig(train=0.8, val=0.0, test=0.2)
+    cohort = CohortConfig(format="brat", root=given.notes, label_map="mtsamples", split=shares)
+    backbone = BackboneConfig(folder=stored_model(given.model), precision=given.precision)
+    return SiteConfig(name="site-1", cohort=(cohort,), backbone=backbone, threads=1)
+
+
+def prepare_adapter(learner: ExtractionLearner, given: argparse.Namespace) -> None:
+    """Load the adapter, or train it and write it."""
+    file = given.adapter / SHARED
+    adapters = learner.model.adapters
+    if file.is_file():
+        from safetensors.torch import load_file
+
+        adapters.load(GENERIC, load_file(file))
+    if given.steps:
+        size = learner.settings.optimiser.batch
+        rows = learner.train_rows
+        chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(given.seed)).tolist()
+        picked = [rows[i] for i in chosen[: given.steps * size]]
+        cut = batches(list(range(len(picked))), [len(row.ids) for row in picked], size, given.seed)
+        print(learner.train([[picked[i] for i in part] for part in cut], given.seed), flush=True)
+        given.adapter.mkdir(parents=True, exist_ok=True)
+        save_file({k: v.contiguous() for k, v in adapters.state(GENERIC).items()}, file)
+    learner.use()
+
+
+def measure(
+    extractor: Extractor, examples: Sequence[Example], count: Callable[[], tuple[int, int]]
+) -> dict[str, Any]:
+    """Return seconds, scores and how much the model read for one way."""
+    began, wall, before = time.process_time(), time.monotonic(), count()
+    outputs = extractor.predict(examples)
+    seconds, after = time.process_time() - began, count()
+    return {
+        "cpu_seconds": round(seconds, 2),
+        "wall_seconds": round(time.monotonic() - wall, 2),
+        "passes": after[0] - before[0],
+        "tokens_read": after[1] - before[1],
+        "unreadable": sum(output.failed for output in outputs),
+        **{task: f1(examples, outputs, task) for task in ("ner", "re")},
+    }
+
+
+def f1(examples: Sequence[Example], outputs: Sequence[ParsedOutput], task: str) -> float:
+    """Return the strict F1 of marks over all questions of a task."""
+    pairs = [(set(e.answer), set(o.marks)) for e, o in zip(examples, outputs, strict=True) if e.task == task]
+    right = sum(len(gold & marks) for gold, marks in pairs)
+    total = sum(len(gold) + len(marks) for gold, marks in pairs)
+    return round(100 * 2 * right / total, 1) if total else float("nan")
+
+
+def counted(model: TextModel) -> Callable[[], tuple[int, int]]:
+    """Count passes through the decoder, and the tokens in them."""
+    totals = [0, 0]
+
+    def record(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        totals[0] += 1
+        totals[1] += kwargs["input_ids"].numel()
+
+    model.backbone.model.get_decoder().register_forward_pre_hook(record, with_kwargs=True)
+    return lambda: (totals[0], totals[1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--notes", type=Path, required=True)
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--precision", default="auto")
+    parser.add_argument("--adapter", type=Path, default=Path("studies/generation"))
+    parser.add_argument("--steps", type=int, default=0, help="of training, before; they go on where it is")
+    parser.add_argument("--questions", type=int, default=64, help="0: train alone")
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--ways", default=",".join((GENERATE, FREE, COPY)))
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    learner = build({"preset": "instruct"}, site(given), given.seed)
+    prepare_adapter(learner, given)
+    if not given.questions:
+        return
+    examples, _ = training_examples(learner.predictor, learner.records("test"))
+    order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(0)).tolist()
+    examples = [examples[i] for i in order[: given.questions]]
+    count, words = counted(learner.model), learner.predictor.wording
+    for way in given.ways.split(","):
+        chosen = learner.settings
+        extractor = Extractor(
+            learner.model,
+            words,
+            chosen.sentences,
+            chosen.max_tokens,
+            given.batch,
+            "copy" if way == COPY else "free",
+        )
+        if way == GENERATE:
+            setattr(learner.model, "answer", with_generate(learner.model))  # noqa: B010 - a method
+        else:
+            vars(learner.model).pop("answer", None)
+        print(json.dumps({"way": way, **measure(extractor, examples, count)}, ensure_ascii=False), flush=True)
+
+
+if __name__ == "__main__":
+    main()
