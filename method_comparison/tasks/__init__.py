@@ -18,6 +18,7 @@ TASKS = {
     "fedvit_gpt2": "method_comparison.tasks.fedvit_gpt2:FedViT",
     "knowledge_odds": "method_comparison.tasks.knowledge_odds:KnowledgeOdds",
     "real_notes": "method_comparison.tasks.real_notes:NoteExtraction",
+    "step_variance": "method_comparison.tasks.step_variance:StepVariance",
 }
 """Name -> module and class. Only the one that is wanted is imported: each loads models of its own."""
 

@@ -143,7 +143,7 @@ def measured(
 
 
 def make_choice(
-    unit: Unit[QuestionSettings, SelectionMethod],
+    unit: Unit[Any, SelectionMethod],
     sites: Mapping[str, SiteConfig],
     clock: Any,
     learners: Mapping[str, Any],

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The variance of one round's step for each choice of hospitals, from the updates of all of them (DD-14).
+
+A model trains with uniform draws to each checkpoint, and there every hospital trains once from the same
+state. With the Gram matrix of the twenty updates the variance of every choice is known: nothing is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from medflare.core.timing import Timing
+from medflare.selection.objective import Matrix, Vector
+from method_comparison.result import Measured
+from method_comparison.tasks.base import Column, ComparisonTask, Unit
+from method_comparison.tasks.client_selection import SelectionMethod, make_choice
+from method_comparison.tasks.question_hospitals import (
+    OUTLIERS,
+    QuestionSettings,
+    make_learners,
+    read_hospitals,
+    write_hospitals,
+)
+
+DRAWS = 5
+
+
+class VarianceSettings(QuestionSettings):
+    """checkpoints: rounds of uniform draws before each measurement."""
+
+    checkpoints: tuple[int, ...] = Field(default=(0, 10, 20), min_length=1)
+
+
+class StepVariance(ComparisonTask[VarianceSettings, SelectionMethod]):
+    """Var(Σ w_i Δ_i) / ‖Σ d_i Δ_i‖², mean over the checkpoints."""
+
+    name = "step_variance"
+    settings, method_settings = VarianceSettings, SelectionMethod
+    partitions = ("iid", "class", "dirichlet", OUTLIERS)
+    columns: ClassVar[Mapping[str, Column]] = {
+        "variance": Column(title="variance of a step, of its square", scale=1.0, digits=2)
+    }
+    curve_axes: ClassVar[Mapping[str, str]] = {"variance": "rounds before"}
+
+    def prepare(self, settings: VarianceSettings, partition: str, seed: int, shared: Path) -> None:
+        write_hospitals(settings, partition, seed, shared)
+        path = gram_file(shared, partition, seed)
+        if not path.is_file():
+            path.parent.mkdir(exist_ok=True)
+            np.savez(path, **measure_updates(settings, partition, seed, shared))
+
+    def train(self, unit: Unit[VarianceSettings, SelectionMethod]) -> Measured:
+        with np.load(gram_file(unit.shared, unit.partition, unit.seed)) as data:
+            grams, names, sizes = data["grams"], data["names"].tolist(), data["sizes"]
+        shares = sizes / sizes.sum()
+        curve = []
+        for rounds, gram in zip(unit.settings.checkpoints, grams, strict=True):
+            odds = odds_of(unit, names, sizes, np.sqrt(np.diag(gram)))
+            curve.append((float(rounds), relative_variance(gram, shares, odds)))
+        value = float(np.mean([value for _, value in curve]))
+        return Measured(values={"variance": value}, curves={"variance": curve})
+
+
+def gram_file(shared: Path, partition: str, seed: int) -> Path:
+    """Return where ⟨Δ_i, Δ_j⟩ of a partition and seed stand."""
+    return shared / "updates" / f"{partition}-{seed}.npz"
+
+
+def measure_updates(settings: VarianceSettings, partition: str, seed: int, shared: Path) -> dict[str, Any]:
+    """Return `grams` (checkpoints, N, N), `names` and `sizes` (N,) of hospitals with training questions."""
+    import torch
+
+    from medflare.aggregation import make_rule
+    from medflare.core.plan import RoundPlan
+    from medflare.in_process.loop import FederationLoop
+
+    learners, _ = make_learners(settings, read_hospitals(shared, partition, seed), seed)
+    rounds = max(settings.checkpoints) + 1
+    rule = make_rule("uniform_selection", {"draws": DRAWS})
+    loop = FederationLoop(learners, rule, lambda r: RoundPlan(round=r, rounds=rounds, seed=seed))
+    grams, names = [], sorted(learners)
+    for number in range(rounds):
+        if number in settings.checkpoints:
+            deltas = [loop.fit(name, number).delta for name in names]
+            rows = torch.stack([torch.cat([v.reshape(-1).double() for v in own.values()]) for own in deltas])
+            grams.append((rows @ rows.T).numpy())
+        loop.round(number)
+    return {"grams": np.stack(grams), "names": names, "sizes": np.array([loop.train[name] for name in names])}
+
+
+def odds_of(
+    unit: Unit[VarianceSettings, SelectionMethod], names: list[str], sizes: Vector, norms: Vector
+) -> Matrix:
+    """Return the odds of each draw, (S, N): the same q in every row, or those of the urns (DD-15)."""
+    from medflare.selection.clock import SimulatedClock, drawn_profiles
+    from medflare.selection.strata import fill_urns
+
+    settings, seed, message = unit.settings, unit.seed, unit.settings.message
+    profiles = drawn_profiles(names, seed, settings.spread, seconds_per_example=settings.seconds_an_example)
+    clock = SimulatedClock(profiles, seed)
+    learners = {name: _Sized(int(size)) for name, size in zip(names, sizes, strict=True)}
+    rule = make_choice(unit, read_hospitals(unit.shared, unit.partition, seed), clock, learners)
+    for name, norm in zip(names, norms, strict=True):
+        timing = clock.timing(name, 0, len(learners[name].train_rows), message, message)
+        rule.observe_latency(name, timing or Timing(0.0, 0.0))
+        rule.known.norms[name] = float(norm)
+    examples = {name: int(size) for name, size in zip(names, sizes, strict=True)}
+    rule.sample_clients(0, seed, examples, names)
+    report = rule.report()
+    if "strata" in report:
+        shares = {name: size / sizes.sum() for name, size in examples.items()}
+        urns = fill_urns(shares, report["strata"], DRAWS)
+        return np.array([[urn.get(name, 0.0) for name in names] for urn in urns])
+    return np.tile([report["odds"][name] for name in names], (DRAWS, 1))
+
+
+class _Sized:
+    """A hospital as far as a choice asks for its learner."""
+
+    def __init__(self, size: int) -> None:
+        self.train_rows = range(size)
+
+
+def relative_variance(gram: Matrix, shares: Vector, odds: Matrix) -> float:
+    """Return E‖Σ w_i Δ_i − Σ d_i Δ_i‖² / ‖Σ d_i Δ_i‖² of independent draws.
+
+    A draw s takes i with probability odds[s, i]. Rows that are all alike weigh it d_i / (S q_i), and rows of
+    urns, whose mean is d, 1/S; both are d_i / Σ_s odds[s, i].
+
+    Args:
+        gram: ⟨Δ_i, Δ_j⟩. shares: d. odds: (S, N).
+    """
+    total = odds.sum(0)
+    weight = np.divide(shares, total, out=np.zeros_like(total), where=total > 0)
+    second = float((odds @ (weight**2 * np.diag(gram))).sum())
+    means = odds * weight
+    first = float(np.einsum("si,ij,sj->", means, gram, means))
+    return (second - first) / float(shares @ gram @ shares)
