@@ -136,7 +136,7 @@ def table(results: dict[str, dict[str, Any]], seeds: list[str]) -> str:
         if not found:
             continue
         losses = [one["loss"] for one in found]
-        spread = f"{statistics.fmean(losses):.3f} ({min(losses):.3f} to {max(losses):.3f})"
+        spread = f"{statistics.fmean(losses):.4f} ({min(losses):.4f} to {max(losses):.4f})"
         noise = f"{found[0]['noise']:.2f}" if found[0]["noise"] else "none"
         seconds = statistics.fmean(one["step_seconds"] for one in found)
         title = TITLES.get(arm, "before training")

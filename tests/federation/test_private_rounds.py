@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fed_harness import SITES, Federation, Make, completed, failed, ledger
+from fed_harness import SITES, Federation, Make, completed, failed, final, ledger
+from fed_learner import ADAPTER
 from fed_real import real_federation
 
 from medflare.core.patient_privacy import Mechanism
@@ -147,3 +148,28 @@ def test_a_site_steps_out_where_its_budget_does_not_reach_and_the_run_goes_on(pr
 def test_records_without_a_patient_train_where_the_site_says_so(private: Make) -> None:
     budgets = dict.fromkeys(SITES, BUDGET | {"without_patient": "record"})
     assert completed(private(budgets, named=False)).epsilon == pytest.approx(TWO_ROUNDS, rel=1e-4)
+
+
+def test_masked_sums_carry_noise_and_say_what_they_show_of_a_site(federation: Make) -> None:
+    dp = {"clip_norm": 0.5, "noise_multiplier": 1.0, "colluding": 1, "delta": 1e-3}
+    settings = {"width": 200, "rate": 1e-3}
+    rule = {"rule": "weighted_mean", "rule_settings": {"weighting": "uniform"}}
+    protected = {"protection": "masking", "num_rounds": 2}
+    runs = [
+        federation(settings=settings, rule=rule, controller={**protected, "protection_settings": {"dp": dp}})
+        for _ in range(2)
+    ]
+    records = [completed(run) for run in runs]
+    privacy = [entry.protection["privacy"] for entry in records[0].rounds]
+    assert [facts["unit"] for facts in privacy] == ["site", "site"]
+    for rounds, facts in enumerate(privacy, 1):
+        done = [Mechanism(noise=1.0, rate=1.0, steps=rounds)]
+        assert facts["epsilon"] == pytest.approx(epsilon(done, 1e-3), abs=1e-5)
+    one, other = (final(run)[ADAPTER] for run in runs)
+    # Each of two rounds' means over three sites has noise of deviation 0.5 · sqrt(3) / 3
+    assert (one - other).std().item() == pytest.approx(0.5 / 3**0.5 * 2, rel=0.35)
+
+
+def test_a_job_whose_weights_depend_on_data_gets_no_noisy_sum(federation: Make) -> None:
+    run = federation(controller={"protection": "masking", "protection_settings": {"dp": {}}})
+    failed(run, "a weight that depends on data has no noise")
