@@ -11,6 +11,7 @@ from __future__ import annotations
 import typer
 
 from medflare.cli import (
+    audit,
     benchmark,
     cohort,
     egress,
@@ -53,6 +54,7 @@ app.command("serve")(serve.serve)
 app.command("evaluate")(reports.evaluate)
 app.command("generate")(reports.generate)
 app.command("extract")(extract.extract)
+app.command("audit")(audit.audit)
 app.command("page")(reports.page)
 app.command("rules")(listings.rules)
 app.command("methods")(listings.methods)

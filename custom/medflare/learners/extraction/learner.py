@@ -18,14 +18,8 @@ from medflare.learners.extraction.notes import LearnsFromNotes
 from medflare.learners.extraction.settings import METHOD, ExtractionSettings
 from medflare.learners.text_task.learner import TextTaskLearner
 from medflare.models.text_model import Sequenced
-from medflare.tasks.extraction.examples import LostMarks
 from medflare.tasks.extraction.extractor import TASK, Extractor
-from medflare.tasks.extraction.predictor import training_examples
 from medflare.tasks.extraction.prompts import wording
-
-LOST = ("nested or crossing entity", "crossing modifier", "entity without words")
-"""Kinds of `LostMarks` by which a mark is in no answer; others bend its borders."""
-
 
 PAPER = {
     "configuration": "Llama-3.1-8B in NF4, LoRA of rank 16 on all seven projections",
@@ -60,10 +54,4 @@ class ExtractionLearner(LearnsFromNotes, TextTaskLearner[ExtractionSettings, Not
 
     def rows_of(self, records: Sequence[Note]) -> tuple[list[Sequenced], Counter[str]]:
         """Return a row for each question about the notes, within their tasks; too long ones are counted."""
-        losses, words = LostMarks(), self.predictor.wording
-        examples, lost = training_examples(self.predictor, records, losses)
-        rows = self.model.sequences([words.prompt(e) for e in examples], [words.answer(e) for e in examples])
-        kept = [row for row in rows if len(row.ids) <= self.longest]
-        lost["example too long"] = len(rows) - len(kept)
-        lost.update({reason: losses.counts[reason] for reason in LOST})
-        return kept, +lost
+        return self.predictor.rows(records)

@@ -9,21 +9,24 @@ from collections.abc import Sequence
 from medflare.core.errors import ConfigError
 from medflare.core.inventory import ENTITY_TYPES
 from medflare.data.notes.word_offsets import locate_words
+from medflare.data.records import Note
 from medflare.models.adapters.base import GENERIC
 from medflare.models.backbone import load_backbone
 from medflare.models.greedy_decoding import Guide
-from medflare.models.text_model import TextModel
+from medflare.models.text_model import Sequenced, TextModel
 from medflare.models.text_result import ExportedText, TextResult
 from medflare.tasks.extraction.copying import CopyWords
-from medflare.tasks.extraction.examples import NER, Example, head_question
+from medflare.tasks.extraction.examples import NER, Example, LostMarks, head_question
 from medflare.tasks.extraction.markup import TRUNCATED, Mark, ParsedOutput
-from medflare.tasks.extraction.predictor import Predictor
+from medflare.tasks.extraction.predictor import Predictor, training_examples
 from medflare.tasks.extraction.prompts import Decoding, ExtractionWording, Format, wording
 
 TASK = "extraction"
 MARKUP = 48
 """Tokens that an answer may take besides twice its text; short texts need them for their marks."""
 END = 8
+LOST = ("nested or crossing entity", "crossing modifier", "entity without words")
+"""Kinds of `LostMarks` by which a mark is in no answer; others bend its borders."""
 MARKS = {
     "html": ('<span class="reference_range">', "</span>"),
     "json": ('{"entity": "reference_range", "text": "', '"}, '),
@@ -55,10 +58,11 @@ class Extractor(Predictor):
         decoding: Decoding = "free",
     ) -> None:
         self.model, self.wording, self.batch, self.free = model, wording, batch, decoding == "free"
+        self.longest = min(longest, model.context)
         self.copy_words = _copy_words(model, wording.format, decoding)
         around = max(len(ids) for ids in model.prompt_ids([wording.prompt(e) for e in _shortest()]))
         # a prompt holds its text once, an answer up to twice: hence a third of what is left
-        room = (min(longest, model.context) - around - MARKUP) // 3
+        room = (self.longest - around - MARKUP) // 3
         if room < LEAST:
             needed = around + MARKUP + 3 * LEAST
             takes = (
@@ -99,6 +103,16 @@ class Extractor(Predictor):
             output.faults += Counter()  # drops kinds that did not occur
             outputs.append(output)
         return outputs
+
+    def rows(self, notes: Sequence[Note]) -> tuple[list[Sequenced], Counter[str]]:
+        """Return a row for each question about notes, within their tasks, and what of them no row holds."""
+        losses, words = LostMarks(), self.wording
+        examples, lost = training_examples(self, notes, losses)
+        rows = self.model.sequences([words.prompt(e) for e in examples], [words.answer(e) for e in examples])
+        kept = [row for row in rows if len(row.ids) <= self.longest]
+        lost["example too long"] = len(rows) - len(kept)
+        lost.update({reason: losses.counts[reason] for reason in LOST})
+        return kept, +lost
 
     def _guides(self, examples: Sequence[Example]) -> list[Guide] | None:
         """Return what is known of each answer before it is written."""

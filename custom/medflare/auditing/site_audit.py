@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The audit of a run at one of its sites: membership inference on the final adapter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+from medflare.auditing.membership import Attack, means_of_patients, membership_attack
+from medflare.auditing.report import AttackScores, Counted, Membership, SiteAudit
+from medflare.auditing.text_tasks import RecordLoss, audited_task, record_losses
+from medflare.core.errors import ConfigError, DataError
+from medflare.core.run_record import RunRecord
+from medflare.data.load import load_cohort
+from medflare.data.settings.site import SiteConfig
+from medflare.tasks.scoring import adapter_kind, open_on_site
+
+FEW = 100
+"""Patients of a side below which a false positive rate of 1 % cannot be seen."""
+
+
+def audit_site(
+    record: RunRecord, result: Path, site: SiteConfig, *, personalised: Path | None = None, batch: int = 16
+) -> SiteAudit:
+    """Return what a run's adapter gives away of the patients that a site trained it on.
+
+    Args:
+        result: `result/adapter` of the run.
+        personalised: the site's own adapter folder, instead of the result's.
+        batch: prompts at once.
+
+    Raises:
+        ConfigError: the site took no part, or the run is of a kind that cannot be audited.
+        DataError: a split has no patient.
+    """
+    if site.name not in record.sites:
+        raise ConfigError(
+            f"site '{site.name}' took no part in the run, so none of its patients was trained on. Sites of "
+            f"the run: {', '.join(sorted(record.sites))}."
+        )
+    task = audited_task(record.task, result)
+    opened = open_on_site(task.open, result, site, personalised, batch=batch)
+    cohort = load_cohort(site)
+    losses = {
+        split: record_losses(task, opened, task.records.of_split(cohort, split), batch)
+        for split in ("train", "test")
+    }
+    for split, values in losses.items():
+        if not values:
+            raise DataError(
+                f"site '{site.name}': no {task.records.record_name} of the split '{split}' can be scored. An "
+                "audit compares patients who were trained on with patients who were not."
+            )
+    return SiteAudit(
+        adapter="generic" if adapter_kind(personalised) == "generic" else "personalised",
+        epsilon=record.epsilon,
+        membership=membership(losses["train"], losses["test"], record.seed),
+        warnings=_warnings(record, site, losses),
+    )
+
+
+def membership(trained: Sequence[RecordLoss], tested: Sequence[RecordLoss], seed: int) -> Membership:
+    """Return the attack by the fall of the loss, over records and over patients."""
+    sides = (trained, tested)
+    owners = [[loss.patient for loss in side] for side in sides]
+    gains = [[loss.gain for loss in side] for side in sides]
+    of_patients = [means_of_patients(*pair) for pair in zip(gains, owners, strict=True)]
+    alone = [[-loss.base for loss in side] for side in sides]
+
+    def over_records(scores: Sequence[Sequence[float]]) -> Attack:
+        return membership_attack(*scores, member_patients=owners[0], other_patients=owners[1], seed=seed)
+
+    return Membership(
+        members=_counted(trained),
+        others=_counted(tested),
+        mean_gain_members=fmean(gains[0]),
+        mean_gain_others=fmean(gains[1]),
+        records=_scores(over_records(gains)),
+        patients=_scores(membership_attack(*of_patients, seed=seed)),
+        without_adapter=over_records(alone).auc,
+    )
+
+
+def _counted(losses: Sequence[RecordLoss]) -> Counted:
+    return Counted(
+        patients=len({loss.patient for loss in losses}),
+        records=len(losses),
+        examples=sum(loss.examples for loss in losses),
+    )
+
+
+def _scores(attack: Attack) -> AttackScores:
+    return AttackScores(
+        auc=attack.auc,
+        tpr_at_1_percent=attack.true_positives[0.01],
+        tpr_at_01_percent=attack.true_positives[0.001],
+    )
+
+
+def _warnings(record: RunRecord, site: SiteConfig, losses: dict[str, list[RecordLoss]]) -> list[str]:
+    """Return what makes the numbers say less than they seem to."""
+    warnings = []
+    others = len({loss.patient for loss in losses["test"]})
+    if others < FEW:
+        warnings.append(
+            f"{others} test patients: at 1 % and 0.1 % false alarms the attack may raise none at all here."
+        )
+    elif others < 10 * FEW:
+        warnings.append(
+            f"{others} test patients: at 0.1 % false alarms the attack may raise none at all here."
+        )
+    shared = {loss.patient for loss in losses["train"]} & {loss.patient for loss in losses["test"]}
+    if shared:
+        warnings.append(f"{len(shared)} patients are on both sides; the attack looks weaker than it is.")
+    then, examples = record.sites[site.name].examples.get("train"), sum(v.examples for v in losses["train"])
+    # under differential privacy a site tells its patients in place of its examples
+    if then not in (None, examples, len({loss.patient for loss in losses["train"]})):
+        warnings.append(
+            f"the run trained on {then} examples, and site.yaml now gives {examples} in the split train: "
+            "were its cohorts or splits changed since?"
+        )
+    return warnings

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The audit of a run at a site: an adapter that knows its notes by heart, one that knows nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from audited_runs import AuditedRun, make_run, summaries_site
+
+from command_line import answer, facts, refusal
+from medflare.auditing.report import read_audit
+from medflare.core.errors import DataError
+
+
+@pytest.fixture(scope="module")
+def overfitted(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> AuditedRun:
+    return make_run(tmp_path_factory.mktemp("overfitted"), tiny_backbone, steps=90)
+
+
+def test_an_adapter_that_knows_its_records_by_heart_gives_all_of_them_away(overfitted: AuditedRun) -> None:
+    found = facts("audit", overfitted.folder, "-f", overfitted.site_file)["sites"]["site-1"]["membership"]
+    assert found["records"]["auc"]["value"] > 0.95
+    assert found["patients"]["auc"]["value"] > 0.98
+    assert found["patients"]["tpr_at_1_percent"]["value"] > 0.5
+    assert found["mean_gain_members"] > found["mean_gain_others"] + 0.3
+    assert found["members"] == {"patients": 12, "records": 24, "examples": 24}
+    assert found["without_adapter"]["low"] < 0.5 < found["without_adapter"]["high"]
+
+
+def test_an_untrained_adapter_gives_nothing_away(tmp_path: Path, tiny_backbone: Path) -> None:
+    run = make_run(tmp_path, tiny_backbone, steps=0)
+    found = facts("audit", run.folder, "-f", run.site_file)["sites"]["site-1"]["membership"]
+    assert found["records"]["auc"] == {"value": 0.5, "low": 0.5, "high": 0.5}
+    assert found["patients"]["tpr_at_1_percent"]["value"] == 0
+
+
+def test_the_report_lies_beside_the_record_and_holds_numbers_only(overfitted: AuditedRun) -> None:
+    printed = answer("audit", overfitted.folder, "-f", overfitted.site_file, "--site", "site-1")
+    assert "AUC (0.5 is guessing)" in printed
+    assert "12 test patients" in printed
+    text = (overfitted.folder / "audit.json").read_text()
+    assert read_audit(overfitted.folder / "audit.json").sites["site-1"].adapter == "generic"
+    rows = [json.loads(line) for line in (overfitted.site_file.parent / "site-1/rows.jsonl").open()]
+    for row in rows:
+        assert row["patient_id"] not in text
+        assert row["findings"] not in text
+        assert row["impression"] not in text
+
+
+def test_a_report_with_unknown_keys_or_an_infinite_number_is_refused(
+    overfitted: AuditedRun, tmp_path: Path
+) -> None:
+    answer("audit", overfitted.folder, "-f", overfitted.site_file)
+    good = json.loads((overfitted.folder / "audit.json").read_text())
+    for change in ({"texts": []}, {"schema_version": 2}, {"run_id": 3}):
+        (tmp_path / "audit.json").write_text(json.dumps(good | change))
+        with pytest.raises(DataError, match="is not an audit of schema 1"):
+            read_audit(tmp_path / "audit.json")
+    with pytest.raises(DataError, match="there is no audit"):
+        read_audit(tmp_path / "other.json")
+
+
+def test_a_site_that_took_no_part_cannot_be_audited(overfitted: AuditedRun, tmp_path: Path) -> None:
+    other = summaries_site(tmp_path, name="site-9")
+    said = refusal(2, "audit", overfitted.folder, "-f", other)
+    assert "none took part in the run, which has site-1" in said
+    assert "took no part" in refusal(2, "audit", overfitted.folder, "-f", other, "--site", "site-9")
+
+
+def test_a_site_without_test_patients_has_nobody_to_compare_with(
+    overfitted: AuditedRun, tmp_path: Path
+) -> None:
+    alone = summaries_site(tmp_path, splits=("train",), backbone=overfitted.backbone)
+    said = refusal(3, "audit", overfitted.folder, "-f", alone)
+    assert "no summary of the split 'test' can be scored" in said
+
+
+def test_changed_splits_are_said(overfitted: AuditedRun, tmp_path: Path) -> None:
+    moved = summaries_site(tmp_path, splits=("test", "test", "train"), backbone=overfitted.backbone)
+    warnings = facts("audit", overfitted.folder, "-f", moved)["sites"]["site-1"]["warnings"]
+    assert any("the run trained on 24 examples, and site.yaml now gives 16" in line for line in warnings)
