@@ -114,3 +114,18 @@ def test_under_a_protection_it_is_refused() -> None:
     rule = make_rule("stratified_sampling", {})
     with pytest.raises(ConfigError, match="cannot promise 3 different sites"):
         rule.sample_clients(0, 0, {"a": 5, "b": 5, "c": 5}, ["a", "b", "c"], 3)
+
+
+def test_clusters_are_of_average_linkage_and_two_sites_can_be_two() -> None:
+    """Sites at 0, 1, 2.1 and 3.4: single linkage would chain the first three."""
+    places = np.array([0.0, 1.0, 2.1, 3.4])
+    distances = np.abs(places[:, None] - places[None])
+    assert sorted(map(sorted, clusters_of(["a", "b", "c", "d"], distances, 2))) == [["a", "b"], ["c", "d"]]
+    assert sorted(clusters_of(["a", "b"], distances[:2, :2], 2)) == [["a"], ["b"]]
+    assert clusters_of(["a"], distances[:1, :1], 2) == [["a"]]
+
+
+def test_two_different_sites_cannot_be_promised() -> None:
+    selector, shares = StratifiedSelector(draws=2), {"a": 0.5, "b": 0.5}
+    with pytest.raises(ConfigError, match="cannot promise 2 different sites"):
+        selector.choose(0, shares, SiteStatistics(), np.random.default_rng(0), min_clients=2)
