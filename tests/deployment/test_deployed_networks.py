@@ -1,25 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A site's network is cut, the site stands still for two minutes, or its certificate expires in mid-run."""
+"""A site's network is cut, or the site stands still for two minutes."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import deployed_jobs
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
 from cut_network import Network
 from deployed import SITES, Federation, Finished
 from deployed_programs import wait_until
 from nvflare.fuel.flare_api.api_spec import InvalidTarget
 from test_deployed_crashes import medflare, submitted, tensors
-
-from medflare.wire.durable import read_json
 
 ENDLESS = {"steps": 1, "num_rounds": 4000, "seed": 77, "min_responses": 2, "evaluate_every": 0}
 """A run that is paused when enough was seen."""
@@ -126,66 +121,3 @@ def test_a_site_that_stood_still_for_two_minutes_takes_part_again(
     print("reasons:", absences(run))
     assert absences(run)
     assert SITE in run.record.rounds[-1].accepted
-
-
-def expiring(kit: Path, seconds: float) -> datetime:
-    """Give a kit a certificate of the same key and name that ends soon; return when."""
-    file = kit / "startup/client.crt"
-    chain = x509.load_pem_x509_certificates(file.read_bytes())
-    authority = read_json(kit.parents[1] / "state/cert.json")["root_pri_key"]
-    signer = serialization.load_pem_private_key(authority.encode(), None)
-    old, ends = chain[0], (datetime.now(UTC) + timedelta(seconds=seconds)).replace(microsecond=0)
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(old.subject)
-        .issuer_name(old.issuer)
-        .public_key(old.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(datetime.now(UTC) - timedelta(days=1))
-        .not_valid_after(ends)
-    )
-    for extension in old.extensions:
-        builder = builder.add_extension(extension.value, extension.critical)
-    new = builder.sign(signer, hashes.SHA256())  # type: ignore[arg-type]
-    file.write_bytes(b"".join(part.public_bytes(serialization.Encoding.PEM) for part in (new, *chain[1:])))
-    return ends
-
-
-@pytest.fixture
-def own_certificate(federation: Federation, network: Network) -> Iterator[Path]:
-    """Site 2's certificate, which is put back afterwards."""
-    file = federation.kits / SITE / "startup/client.crt"
-    content = file.read_bytes()
-    yield file
-    file.write_bytes(content)
-    network.mend()
-    start_again(federation)
-
-
-@pytest.mark.fault(
-    "a site's certificate expires, and its connection breaks",
-    phase="mid-run, mTLS",
-    result="out by name; takes part again with a new certificate after `resume`",
-)
-def test_a_certificate_that_expires_in_mid_run_costs_that_site_its_part(
-    federation: Federation, network: Network, own_certificate: Path, tmp_path: Path
-) -> None:
-    good = own_certificate.read_bytes()
-    ends = expiring(federation.kits / SITE, 150)
-    start_again(federation)
-    job_id = endless(federation, tmp_path / "job")
-    time.sleep(max(0.0, (ends - datetime.now(UTC)).total_seconds()) + 2)
-    wait_for_updates(federation, job_id, there=True)  # what is connected stays connected
-    network.reset()
-    network.mend()
-    wait_for_updates(federation, job_id, there=False)
-    own_certificate.write_bytes(good)
-    run = paused(federation, job_id, tmp_path / "paused")
-    print("reasons:", absences(run))
-    assert absences(run)
-    start_again(federation)
-    answer = medflare("resume", job_id, "--kit", federation.kits / "admin@coordinator.org")
-    assert isinstance(answer, dict)
-    again = str(answer["job"])
-    federation.wait_event(again, phase="update", site=SITE)
-    assert SITE in paused(federation, again, tmp_path / "again").record.rounds[-1].accepted
