@@ -15,6 +15,7 @@ from typing import Any
 
 from medflare.aggregation.base import AggregationRule
 from medflare.core.errors import ConfigError
+from medflare.core.plugins import find_plugin
 
 RULES: dict[str, str] = {
     "bulyan": "medflare.aggregation.bulyan:Bulyan",
@@ -58,10 +59,20 @@ def rule_class(name: str) -> type[AggregationRule]:
     if name in RENAMED:
         raise ConfigError(f"aggregation rule '{name}' is now called '{RENAMED[name]}'. Rename it in the job.")
     if name not in RULES:
-        raise ConfigError(f"aggregation rule '{name}' does not exist. Rules: {', '.join(sorted(RULES))}.")
+        return _rule_of_a_package(name)
     module, class_name = RULES[name].split(":")
     rule: type[AggregationRule] = getattr(importlib.import_module(module), class_name)
     return rule
+
+
+def _rule_of_a_package(name: str) -> type[AggregationRule]:
+    """Return the class of a rule that another package offers and the owner of this machine admits."""
+    offered = find_plugin("rules", name)
+    if offered is None:
+        raise ConfigError(f"aggregation rule '{name}' does not exist. Rules: {', '.join(sorted(RULES))}.")
+    if not (isinstance(offered, type) and issubclass(offered, AggregationRule)):
+        raise ConfigError(f"aggregation rule '{name}': what its package offers is no AggregationRule.")
+    return offered
 
 
 def make_rule(name: str, settings: Mapping[str, Any]) -> AggregationRule:

@@ -64,6 +64,35 @@ def methods(
     _show("methods", ("method", "reads", "what it does", "variants", "jobs"), rows)
 
 
+@plain_errors
+def plugins(as_json: bool = JSON_OPTION) -> None:
+    """Lists rules, methods and readers of other packages, and whether they are admitted on this machine.
+
+    A package is admitted by `policy: plugins` in site.yaml, or by MEDFLARE_PLUGINS at a server or for a
+    command.
+
+    [bold]Example[/bold]: MEDFLARE_PLUGINS=medflare-example medflare plugins
+    """
+    from medflare.core.plugins import installed_plugins
+
+    found_plugins = installed_plugins()
+    if as_json:
+        print_json([asdict(plugin) for plugin in found_plugins])
+    elif not found_plugins:
+        typer.echo("No installed package offers anything. docs/how-to/plugins.md says how one does.")
+    else:
+        rows = [
+            (
+                plugin.group,
+                plugin.name,
+                f"{plugin.package} {plugin.version}",
+                "yes" if plugin.admitted else "no",
+            )
+            for plugin in found_plugins
+        ]
+        _show("other packages", ("offers", "name", "package", "admitted"), rows)
+
+
 def method_listing(jobs: Path) -> list[dict[str, Any]]:
     """Return facts of every method, JSON types; each variant with its changed settings and fitting rules."""
     from medflare.aggregation.facts import citation_of

@@ -58,6 +58,7 @@ app.command("audit")(audit.audit)
 app.command("page")(reports.page)
 app.command("rules")(listings.rules)
 app.command("methods")(listings.methods)
+app.command("plugins")(listings.plugins)
 
 
 def _version(wanted: bool) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from medflare.core.errors import ConfigError
 from medflare.core.learner import Learner
 from medflare.core.method import Method
+from medflare.core.plugins import find_plugin, is_admitted
 from medflare.core.task import Task
 from medflare.learners.extraction.settings import METHOD as FED_MEDLORA
 from medflare.learners.fedmrg.settings import METHOD as FEDMRG
@@ -54,9 +55,19 @@ def get_method(name: str) -> Method[Any]:
     Raises:
         ConfigError: there is none; the message lists the names.
     """
-    if name not in METHODS:
+    if name in METHODS:
+        return METHODS[name]
+    offered = find_plugin("methods", name)
+    if offered is None:
         raise ConfigError(f"method '{name}' does not exist. Methods: {', '.join(sorted(METHODS))}.")
-    return METHODS[name]
+    if not isinstance(offered, Method) or offered.name != name:
+        raise ConfigError(f"method '{name}': what its package offers is no Method of that name.")
+    return offered
+
+
+def known_method(name: str) -> Method[Any] | None:
+    """Return the method of that name; None where this machine has none, or does not admit its package."""
+    return METHODS.get(name) or (get_method(name) if is_admitted("methods", name) else None)
 
 
 def task_of(method: str) -> Task:

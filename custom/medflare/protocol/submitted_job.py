@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from medflare.core.errors import ConfigError
-from medflare.learners.registry import METHODS
+from medflare.learners.registry import known_method
 from medflare.protocol.nested_settings import unmarked
 from medflare.wire.digest import json_digest
 
@@ -43,7 +43,7 @@ class SubmittedJob:
         Raises:
             ConfigError: the method does not take them.
         """
-        method = METHODS.get(self.method)
+        method = known_method(self.method)
         return method.resolve(self.settings).model_dump(mode="json") if method else dict(self.settings)
 
 

@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 from medflare.core.errors import RunError
 from medflare.egress.failures import SiteSettingsError
-from medflare.learners.registry import METHODS
+from medflare.learners.registry import METHODS, known_method
 from medflare.wire.files import save_tensors
 from medflare.wire.task_messages import TaskRequest
 from medflare.worker.config import WorkerConfig
@@ -49,7 +49,7 @@ def use_device(devices: Sequence[int | str], rank: int) -> str:
 
 def require_data_parallel(method: str, devices: Sequence[int | str]) -> None:
     """Raise SiteSettingsError where several devices are named for a method that trains on one."""
-    known = METHODS.get(method)
+    known = known_method(method)
     if len(devices) > 1 and known is not None and not known.data_parallel:
         able = ", ".join(sorted(name for name, entry in METHODS.items() if entry.data_parallel))
         raise SiteSettingsError(

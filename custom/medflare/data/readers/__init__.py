@@ -8,10 +8,13 @@ cannot be read at all, and lists a single bad record in `SourceRecords.skipped`.
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Any
 
+from medflare.core.plugins import find_plugin
 from medflare.data.readers.common import SourceRecords
 from medflare.data.records import Note, Question, Summary
 from medflare.data.settings.cohort import CohortConfig
+from medflare.data.settings.formats import FORMATS
 
 
 def read_source(config: CohortConfig) -> SourceRecords:
@@ -20,9 +23,16 @@ def read_source(config: CohortConfig) -> SourceRecords:
     Raises:
         DataError: the source cannot be read at all.
     """
-    source: SourceRecords = import_module(f"medflare.data.readers.{config.format}").read(config)
+    source: SourceRecords = _reader(config.format).read(config)
     # Of texts every one must name its split, else all get new ones; readers of studies say it themselves.
     texts: list[Note | Question | Summary] = [*source.notes, *source.questions, *source.summaries]
     if texts:
         source.has_split = all(text.split for text in texts)
     return source
+
+
+def _reader(format: str) -> Any:
+    """Return the module that reads a format, of this package or of one that is admitted."""
+    if format in FORMATS:
+        return import_module(f"medflare.data.readers.{format}")
+    return find_plugin("readers", format)

@@ -9,9 +9,10 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from medflare.core.config import Settings
+from medflare.core.errors import ConfigError
 from medflare.core.inventory import TYPES
 from medflare.core.variables import ExpandedPath
-from medflare.data.settings.formats import FORMATS, OPTIONAL
+from medflare.data.settings.formats import FORMATS, OPTIONAL, settings_of_format
 from medflare.data.settings.label_maps import LABEL_MAPS, mapping_of
 from medflare.data.settings.visits import VisitConfig
 
@@ -135,7 +136,11 @@ class CohortConfig(Settings):
     @field_validator("format")
     @classmethod
     def _known_format(cls, value: str) -> str:
-        if value not in FORMATS:
+        try:
+            known = settings_of_format(value)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        if known is None:
             raise ValueError(f"no such format; there are: {', '.join(sorted(FORMATS))}")
         return value
 
@@ -155,7 +160,7 @@ class CohortConfig(Settings):
 
     @model_validator(mode="after")
     def _only_what_the_format_reads(self) -> CohortConfig:
-        known = FORMATS[self.format]
+        known = settings_of_format(self.format) or frozenset()
         unread = sorted((self.model_fields_set & OPTIONAL) - known)
         if unread:
             raise ValueError(

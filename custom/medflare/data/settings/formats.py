@@ -7,6 +7,8 @@ imported here, because they need the settings that are validated against this ta
 
 from __future__ import annotations
 
+from medflare.core.plugins import find_plugin
+
 FORMATS: dict[str, frozenset[str]] = {
     "manifest": frozenset({"file", "columns", "select", "visits"}),
     "r2gen": frozenset({"file", "select"}),
@@ -28,6 +30,21 @@ FORMATS: dict[str, frozenset[str]] = {
     "summaries_jsonl": frozenset({"file", "columns", "select", "most_masks"}),
 }
 """Format, which is also the reader's module -> the settings of OPTIONAL that it reads; others are refused."""
+
+
+def settings_of_format(name: str) -> frozenset[str] | None:
+    """Return the settings of OPTIONAL that a format reads; None where there is no such format.
+
+    The reader of another package says them in `SETTINGS`, beside its function `read`.
+
+    Raises:
+        ConfigError: the format is of a package that is not admitted here.
+    """
+    if name in FORMATS:
+        return FORMATS[name]
+    reader = find_plugin("readers", name)
+    return None if reader is None else frozenset(reader.SETTINGS)
+
 
 OPTIONAL = frozenset(
     {

@@ -100,6 +100,10 @@ class PolicyConfig(Settings):
     resume: bool = Field(
         default=True, description="whether a later job may go on with a run that ended before its time"
     )
+    plugins: NamePatterns = Field(
+        default=(),
+        description="packages whose methods and readers may run here; that one is installed is not enough",
+    )
     knowledge_sketch: Literal["allow", "deny"] = Field(
         default="allow", description="whether a sketch of the knowledge graph may leave (rule ddcs)"
     )

@@ -13,6 +13,7 @@ from pydantic import Field, field_validator, model_validator
 from medflare.core.config import Settings, parse, read_yaml
 from medflare.core.errors import ConfigError
 from medflare.core.model_folders import stored_model
+from medflare.core.plugins import admit_plugins
 from medflare.core.variables import ExpandedPath, with_absolute_paths
 from medflare.data.settings.cohort import CohortConfig
 from medflare.data.settings.knowledge import KnowledgeConfig
@@ -139,6 +140,7 @@ def load_site_file(path: Path) -> dict[str, SiteConfig]:
     if path.is_dir():
         path = path / "site.yaml"
     data = read_yaml(path)
+    admit_plugins(_admitted_packages(data))
     if "sites" in data:
         sites = parse(SitesFile, data, str(path)).sites
         wrong = [f"{key} says name: {site.name}" for key, site in sites.items() if site.name not in ("", key)]
@@ -150,6 +152,16 @@ def load_site_file(path: Path) -> dict[str, SiteConfig]:
         sites = {site.name: site}
     base = path.resolve().parent
     return {key: with_absolute_paths(site, base) for key, site in sites.items()}
+
+
+def _admitted_packages(data: Mapping[str, Any]) -> list[str]:
+    """Return the packages of `policy: plugins`, before all else: a cohort may name a package's format."""
+    sites = data.get("sites")
+    documents = list(sites.values()) if isinstance(sites, Mapping) else [data]
+    policies = [document.get("policy") for document in documents if isinstance(document, Mapping)]
+    named = [policy.get("plugins") for policy in policies if isinstance(policy, Mapping)]
+    listed = [[item] if isinstance(item, str) else item for item in named]
+    return [name for item in listed if isinstance(item, list) for name in item if isinstance(name, str)]
 
 
 def load_site(path: Path, name: str) -> SiteConfig:

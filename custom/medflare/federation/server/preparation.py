@@ -15,7 +15,7 @@ from medflare.core.method import HIGHEST_PRETRAINED_RATE
 from medflare.core.site_description import SiteDescription, description_of
 from medflare.core.tensors import SharedSpec
 from medflare.egress.failures import clean_text
-from medflare.learners.registry import METHODS
+from medflare.learners.registry import known_method
 from medflare.models.backbone import EMBEDDED_NAMES
 from medflare.wire.spec_codec import spec_from_json
 
@@ -99,7 +99,7 @@ def rate_warning(method: str, settings: Mapping[str, Any], facts: Mapping[str, M
         settings: of the job, as submitted.
         facts: site -> facts of its reply to 'prepare'.
     """
-    known = METHODS.get(method)
+    known = known_method(method)
     rate = known.rate_for_embedded(settings) if known else None
     names = {site: description_of(answer, site).backbone.name for site, answer in facts.items()}
     pretrained = sorted({name for name in names.values() if name not in EMBEDDED_NAMES.values()})

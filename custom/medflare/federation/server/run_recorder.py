@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from medflare.core.run_record import RoundRecord, RunRecord, SiteRecord, Traffic, write_record
 from medflare.core.site_description import description_of
-from medflare.learners.registry import METHODS
+from medflare.learners.registry import known_method
 from medflare.version import __version__
 
 PACKAGES = ("nvflare", "torch", "transformers", "peft", "safetensors", "numpy", "monai")
@@ -161,7 +161,7 @@ class RunRecorder:
                 heterogeneity=description.heterogeneity,
             )
         first = facts[min(facts)]
-        method = METHODS.get(self.record.method)
+        method = known_method(self.record.method)
         self.record.task = method.task if method else ""
         description = description_of(first, min(facts))
         self.record.parameters, self.record.paper = description.parameters, description.paper
