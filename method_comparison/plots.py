@@ -52,7 +52,8 @@ def _write(
         axis.fill_between(grid, values.min(0), values.max(0), color=line.get_color(), alpha=0.12, linewidth=0)
     axis.set_xlabel(comparison.task.curve_axes.get(name, ""))
     axis.set_ylabel(name)
-    axis.legend(frameon=False, fontsize=7)
+    if axis.get_legend_handles_labels()[0]:
+        axis.legend(frameon=False, fontsize=7)
     _save(figure, path)
     plt.close(figure)
 
