@@ -142,10 +142,12 @@ def test_every_exception_to_that_is_needed() -> None:
 
 
 OWN_TYPES = {
+    "aggregation/__init__.py": "what another package offers as a rule",
     "aggregation/base.py": "the registry of capabilities: `capability` and `class_capability`",
     "cli/cohort_make.py": "any value of a settings model, written as YAML",
     "core/variables.py": "any value of a settings model, read from YAML",
     "data/settings/site.py": "one entry of YAML or a list of them",
+    "learners/registry.py": "what another package offers as a method",
     "models/text_backbone.py": "a prompt with fields among plain texts, a subclass of str",
 }
 """File -> the values whose class it asks for, of those that this package defines; exceptions apart."""

@@ -23,7 +23,7 @@ RATES = (0.01, 0.001)
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """What an attacker achieves.
+    """Result of a membership attack.
 
     Attributes:
         auc: probability that a trained record scores above one that was not; 0.5 is guessing.

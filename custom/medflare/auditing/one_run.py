@@ -26,7 +26,7 @@ MOST = 60.0
 
 @dataclass(frozen=True, slots=True)
 class EpsilonBound:
-    """What the guesses show.
+    """Result of the guesses.
 
     Attributes:
         epsilon: lower bound; 0 where the guesses are no better than chance may be.

@@ -21,7 +21,7 @@ class AuditModel(BaseModel):
 
 
 class Counted(AuditModel):
-    """How much was scored."""
+    """Counts of what was scored."""
 
     patients: int = Field(ge=1)
     records: int = Field(ge=1)
@@ -77,7 +77,7 @@ class Canaries(AuditModel):
 
 
 class SiteAudit(AuditModel):
-    """What the audit found at one site."""
+    """Result of an audit at one site."""
 
     adapter: Literal["generic", "personalised"]
     epsilon: float | None = Field(

@@ -44,7 +44,7 @@ class _Strict(BaseModel):
 
 
 class Charge(_Strict):
-    """What one run did to a set of patients, before it did it."""
+    """Steps of one run over a set of patients, written before they are done."""
 
     run: str
     noise: float = Field(gt=0)
@@ -74,7 +74,7 @@ class Account(_Strict):
 
 
 class Head(_Strict):
-    """What the book must be."""
+    """Facts that the book must agree with."""
 
     key: str
     number: int
@@ -117,14 +117,14 @@ class SpendingBook:
         """
         with self._locked():
             account, head = self._read()
-            own = self._digests(patients, head)
-            before = _charges(account, own)
+            digests = self._digests(patients, head)
+            before = _charges(account, digests)
             total, of_run = (
                 [c.mechanism for c in before if every or c.run == run] for every in (True, False)
             )
             admit(total, of_run)
             sets = {one.patients: one.charges for one in account.sets}
-            sets[own] = _with(sets.get(own, ()), done, run)
+            sets[digests] = _with(sets.get(digests, ()), done, run)
             changed = Account(
                 number=account.number + 1,
                 previous=head.digest,
@@ -194,8 +194,8 @@ class SpendingBook:
 
 def _charges(account: Account, patients: Sequence[str]) -> list[Charge]:
     """Return the charges of all sets that share a patient with these."""
-    own = set(patients)
-    return [charge for one in account.sets if own & set(one.patients) for charge in one.charges]
+    ours = set(patients)
+    return [charge for one in account.sets if ours & set(one.patients) for charge in one.charges]
 
 
 def _with(charges: tuple[Charge, ...], done: Mechanism, run: str) -> tuple[Charge, ...]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What leaves a site whose job trains with differential privacy: noised updates, and nothing on patients
+"""Replies of a site whose job trains with differential privacy: noised updates, and nothing on patients
 beside them."""
 
 from __future__ import annotations

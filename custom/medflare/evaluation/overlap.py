@@ -107,7 +107,7 @@ def rouge_n(references: Sequence[str], hypotheses: Sequence[str]) -> dict[str, S
 
 
 class _Blanks:
-    """What rouge-score calls a tokenizer, for texts that are tokenised."""
+    """A tokenizer as rouge-score takes it, for texts that are tokenised."""
 
     def tokenize(self, text: str) -> list[str]:
         return text.split()

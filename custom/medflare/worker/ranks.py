@@ -32,7 +32,7 @@ from medflare.worker.config import WorkerConfig
 
 MAIN = (sys.executable, "-P", "-m", "medflare.worker.rank_main")
 START_SECONDS = 1800.0
-"""How long a process may take until all have loaded their models, and for one exchange of gradients."""
+"""Seconds that a process may take until all have loaded their models, and for one exchange of gradients."""
 
 
 def use_device(devices: Sequence[int | str], rank: int) -> str:
@@ -100,14 +100,14 @@ class HelperRanks:
         self, config: WorkerConfig, devices: Sequence[int | str], rank: int, threads: int, store: Path
     ) -> None:
         ours, theirs = socket.socketpair()
-        own = {} if devices[rank] == "cpu" else {"CUDA_VISIBLE_DEVICES": str(devices[rank])}
+        visible = {} if devices[rank] == "cpu" else {"CUDA_VISIBLE_DEVICES": str(devices[rank])}
         count = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
         with theirs:
             process = subprocess.Popen(
                 [*MAIN, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,  # output goes where the worker's own does, worker.log
                 pass_fds=(theirs.fileno(),),
-                env={**os.environ, **count, **own},
+                env={**os.environ, **count, **visible},
             )
         self._channels.append(ours)
         self.processes.append(process)

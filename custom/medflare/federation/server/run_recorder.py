@@ -72,7 +72,7 @@ def _text_in_list(entry: RoundRecord) -> str:
 
 
 EPSILON, DELTA = "train_epsilon", "train_delta"
-"""What sites report beside a private update, as a round's metrics call it."""
+"""Names of what sites report beside a private update, as a round's metrics have them."""
 
 
 def _largest(record: RunRecord, name: str) -> float | None:
