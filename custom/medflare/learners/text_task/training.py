@@ -63,15 +63,15 @@ class RoundTrainer(Trainer):
     def compute_loss(self, model: Any, inputs: dict[str, Any], *unused: Any, **also_unused: Any) -> Tensor:
         """Return the mean over the answers' tokens of a batch, or this process's part of it."""
         rows, weight = share_of(inputs["batch"])
-        loss, answers = self.text.loss(rows)
-        loss = loss * weight
-        found = torch.tensor([loss.item(), answers * weight], dtype=torch.float64, device=self.text.device)
+        summed, answers = self.text.loss(rows)
+        summed = summed * weight
+        found = torch.tensor([summed.item(), answers * weight], dtype=torch.float64, device=self.text.device)
         total, count = sum_over_ranks(found).tolist()
         loss = torch.tensor(total / max(count, 1))
         require_finite(loss, setting="settings.optimiser.lr", records="notes", site=self.site)
         self.losses.append(loss.item())
         self.tokens += int(count)
-        return loss / max(count, 1) + self.text.adapters.penalty() / world_size()
+        return summed / max(count, 1) + self.text.adapters.penalty() / world_size()
 
     def training_step(self, *inputs: Any, **options: Any) -> Tensor:
         """Do a forward and backward pass; the gradients of several processes are summed before a step."""
