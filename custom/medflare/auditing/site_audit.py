@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
+from medflare.auditing.canaries import CanaryList
+from medflare.auditing.canary_audit import audit_canaries
 from medflare.auditing.membership import Attack, means_of_patients, membership_attack
 from medflare.auditing.report import AttackScores, Counted, Membership, SiteAudit
 from medflare.auditing.text_tasks import RecordLoss, audited_task, record_losses
@@ -21,17 +23,25 @@ FEW = 100
 
 
 def audit_site(
-    record: RunRecord, result: Path, site: SiteConfig, *, personalised: Path | None = None, batch: int = 16
+    record: RunRecord,
+    result: Path,
+    site: SiteConfig,
+    *,
+    personalised: Path | None = None,
+    canaries: CanaryList | None = None,
+    batch: int = 16,
 ) -> SiteAudit:
     """Return what a run's adapter gives away of the patients that a site trained it on.
 
     Args:
         result: `result/adapter` of the run.
         personalised: the site's own adapter folder, instead of the result's.
+        canaries: the list of those that the site was trained with; they are no members.
         batch: prompts at once.
 
     Raises:
-        ConfigError: the site took no part, or the run is of a kind that cannot be audited.
+        ConfigError: the site took no part, the canaries are of another task, or the run is of a kind that
+            cannot be audited.
         DataError: a split has no patient.
     """
     if site.name not in record.sites:
@@ -40,12 +50,17 @@ def audit_site(
             f"the run: {', '.join(sorted(record.sites))}."
         )
     task = audited_task(record.task, result)
+    if canaries is not None and canaries.task != record.task:
+        raise ConfigError(f"the canaries are of task '{canaries.task}', and the run of '{record.task}'.")
     opened = open_on_site(task.open, result, site, personalised, batch=batch)
     cohort = load_cohort(site)
-    losses = {
-        split: record_losses(task, opened, task.records.of_split(cohort, split), batch)
-        for split in ("train", "test")
-    }
+    made_up = set() if canaries is None else canaries.record_names
+    losses = {}
+    for split in ("train", "test"):
+        records = task.records.of_split(cohort, split)
+        # several cohorts of a site are numbered: 1/canary-0-1
+        own = [one for one in records if task.name(one).rpartition("/")[2] not in made_up]
+        losses[split] = record_losses(task, opened, own, batch)
     for split, values in losses.items():
         if not values:
             raise DataError(
@@ -56,7 +71,8 @@ def audit_site(
         adapter="generic" if adapter_kind(personalised) == "generic" else "personalised",
         epsilon=record.epsilon,
         membership=membership(losses["train"], losses["test"], record.seed),
-        warnings=_warnings(record, site, losses),
+        canaries=None if canaries is None else audit_canaries(task, opened, canaries, record.delta, batch),
+        warnings=_warnings(record, site, losses, same_cohort=canaries is None),
     )
 
 
@@ -98,7 +114,9 @@ def _scores(attack: Attack) -> AttackScores:
     )
 
 
-def _warnings(record: RunRecord, site: SiteConfig, losses: dict[str, list[RecordLoss]]) -> list[str]:
+def _warnings(
+    record: RunRecord, site: SiteConfig, losses: dict[str, list[RecordLoss]], same_cohort: bool
+) -> list[str]:
     """Return what makes the numbers say less than they seem to."""
     warnings = []
     others = len({loss.patient for loss in losses["test"]})
@@ -115,7 +133,7 @@ def _warnings(record: RunRecord, site: SiteConfig, losses: dict[str, list[Record
         warnings.append(f"{len(shared)} patients are on both sides; the attack looks weaker than it is.")
     then, examples = record.sites[site.name].examples.get("train"), sum(v.examples for v in losses["train"])
     # under differential privacy a site tells its patients in place of its examples
-    if then not in (None, examples, len({loss.patient for loss in losses["train"]})):
+    if same_cohort and then not in (None, examples, len({loss.patient for loss in losses["train"]})):
         warnings.append(
             f"the run trained on {then} examples, and site.yaml now gives {examples} in the split train: "
             "were its cohorts or splits changed since?"

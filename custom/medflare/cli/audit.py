@@ -23,6 +23,9 @@ def audit(
         None, "--site", "--sites", help="Which of its sites; default all that took part."
     ),
     personalised: Path | None = typer.Option(None, "--personalised", help="A site's own adapter folder."),
+    canaries: Path | None = typer.Option(
+        None, "--canaries", help="The secret list of `medflare cohort canaries`, of a run on its site.yaml."
+    ),
     batch: int = typer.Option(16, "--batch", min=1, help="Prompts of one batch."),
     as_json: bool = JSON_OPTION,
 ) -> None:
@@ -32,6 +35,7 @@ def audit(
 
     [bold]Example[/bold]: medflare audit runs/20261120-fed_medlora -f site.yaml
     """
+    from medflare.auditing.canaries import read_canaries
     from medflare.auditing.report import FILE, AuditReport
     from medflare.auditing.site_audit import audit_site
     from medflare.cli.reports import adapter_folder
@@ -42,12 +46,15 @@ def audit(
 
     record_path = locate(run)
     record, result = read_record(record_path), adapter_folder(run)
+    secrets = None if canaries is None else read_canaries(canaries)
     found: dict[str, SiteAudit] = {}
     items = ItemBatch()
     for name in names(sites) or _took_part(record, site_file):
         with items.item(name):
             site = load_site(site_file, name)
-            found[name] = audit_site(record, result, site, personalised=personalised, batch=batch)
+            found[name] = audit_site(
+                record, result, site, personalised=personalised, canaries=secrets, batch=batch
+            )
     items.require_some()
     report = AuditReport(
         run_id=record.run_id, method=record.method, task=record.task, version=__version__, sites=found

@@ -8,7 +8,7 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-from medflare.auditing.report import AuditReport, SiteAudit
+from medflare.auditing.report import AuditReport, Canaries, SiteAudit
 from medflare.core.run_record import Estimate
 
 WIDTH = 100  # where output is not a terminal
@@ -19,6 +19,8 @@ def print_audit(report: AuditReport) -> None:
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
     for name, audit in report.sites.items():
         console.print(_table(name, audit), "")
+        if audit.canaries is not None:
+            console.print(_canary_table(audit.canaries, audit.epsilon), "")
         for warning in audit.warnings:
             console.print(f"! {warning}", style="yellow")
 
@@ -41,6 +43,25 @@ def _table(name: str, audit: SiteAudit) -> Table:
     table.add_row("AUC of the frozen model alone", _number(found.without_adapter), "")
     table.add_row("mean gain, trained on", f"{found.mean_gain_members:.3f}", "")
     table.add_row("mean gain, others", f"{found.mean_gain_others:.3f}", "")
+    return table
+
+
+def _canary_table(found: Canaries, promised: float | None) -> Table:
+    """Return exposure and extraction by repetitions; the bound on epsilon stands below."""
+    table = Table(
+        title=f"{found.count} canaries, each among {found.candidates + 1} secrets",
+        title_justify="left",
+        caption_justify="left",
+        caption=f"epsilon is at least {found.epsilon_lower_bound:.2f} at delta {found.delta:g} "
+        f"({found.right} of {found.guesses} guesses right); the accountant says "
+        f"{'nothing' if promised is None else f'at most {promised:.2f}'}",
+    )
+    for column in ("repetitions", "in / out", "exposure in", "exposure out", "extracted in", "extracted out"):
+        table.add_column(column, justify="right")
+    for row in found.repetitions:
+        bits = ["-" if v is None else f"{v:.2f}" for v in (row.exposure, row.exposure_left_out)]
+        shares = ["-" if v is None else f"{v:.0%}" for v in (row.extracted, row.extracted_left_out)]
+        table.add_row(str(row.repeat), f"{row.inserted} / {row.left_out}", *bits, *shares)
     return table
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from medflare.cli import cohort_init, cohort_make
+from medflare.cli import cohort_canaries, cohort_init, cohort_make
 from medflare.cli.output import JSON_OPTION, ItemBatch, plain_errors, print_json
 from medflare.data.cohort_summary import summarise
 
@@ -17,6 +17,7 @@ app = typer.Typer(help="Look at a hospital's files, or make the synthetic hospit
 app.command()(cohort_init.init)
 app.command()(cohort_make.partition)
 app.command()(cohort_make.make)
+app.command()(cohort_canaries.canaries)
 
 
 @app.command()
