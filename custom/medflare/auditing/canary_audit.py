@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run's adapter has kept of canaries: exposure, secrets written out, and a lower bound on epsilon."""
+"""Audit of what an adapter kept of canaries: exposure, secrets written out, and a lower bound on epsilon."""
 
 from __future__ import annotations
 
@@ -78,15 +78,15 @@ def score_canaries(
     model.adapters.use((GENERIC,))
     adapted = example_losses(model, rows, batch)
     step = OTHERS + 1
-    own = rows[::step]
-    budgets = [len(row.ids) - row.start for row in own]
-    written = model.continue_prompts([list(row.ids[: row.start]) for row in own], budgets, batch)
+    inserted = rows[::step]
+    budgets = [len(row.ids) - row.start for row in inserted]
+    written = model.continue_prompts([list(row.ids[: row.start]) for row in inserted], budgets, batch)
     scores = []
     for number, canary in enumerate(canaries.canaries):
         losses = slice(number * step, (number + 1) * step)
         # less the frozen model's loss, or the secret of the fewest tokens would rank first
         kept, *others = (a - b for a, b in zip(adapted[losses], base[losses], strict=True))
-        expected = model.decoded(list(own[number].ids[own[number].start : -1]))
+        expected = model.decoded(list(inserted[number].ids[inserted[number].start : -1]))
         scores.append(
             CanaryScore(
                 canary=canary,

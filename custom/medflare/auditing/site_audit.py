@@ -59,8 +59,8 @@ def audit_site(
     for split in ("train", "test"):
         records = task.records.of_split(cohort, split)
         # several cohorts of a site are numbered: 1/canary-0-1
-        own = [one for one in records if task.name(one).rpartition("/")[2] not in made_up]
-        losses[split] = record_losses(task, opened, own, batch)
+        patients = [one for one in records if task.name(one).rpartition("/")[2] not in made_up]
+        losses[split] = record_losses(task, opened, patients, batch)
     for split, values in losses.items():
         if not values:
             raise DataError(
