@@ -31,7 +31,8 @@ def audit(
 ) -> None:
     """Attacks a run's final adapter at a hospital and says how well its training patients are recognised.
 
-    Writes audit.json beside the record: numbers over all patients, never a text or one patient's score.
+    Writes audit.json and audit.html beside the record: numbers over all patients, never a text or one
+    patient's score.
 
     [bold]Example[/bold]: medflare audit runs/20261120-fed_medlora -f site.yaml
     """
@@ -42,6 +43,7 @@ def audit(
     from medflare.core.run_record import read_record
     from medflare.data.settings.site import load_site
     from medflare.recipes.after_run import locate
+    from medflare.reporting.audit_page import write_audit_page
     from medflare.version import __version__
 
     record_path = locate(run)
@@ -60,13 +62,14 @@ def audit(
         run_id=record.run_id, method=record.method, task=record.task, version=__version__, sites=found
     )
     written = report.write(record_path.with_name(FILE))
+    page = write_audit_page(report, written.with_suffix(".html"))
     if as_json:
         typer.echo(report.model_dump_json(indent=1))
     else:
         from medflare.cli.audit_view import print_audit
 
         print_audit(report)
-        typer.echo(f"\n{written}")
+        typer.echo(f"\n{written}\n{page}")
     items.finish()
 
 

@@ -40,7 +40,7 @@ def test_the_report_lies_beside_the_record_and_holds_numbers_only(overfitted: Au
     printed = answer("audit", overfitted.folder, "-f", overfitted.site_file, "--site", "site-1")
     assert "AUC (0.5 is guessing)" in printed
     assert "12 test patients" in printed
-    text = (overfitted.folder / "audit.json").read_text()
+    text = (overfitted.folder / "audit.json").read_text() + (overfitted.folder / "audit.html").read_text()
     assert read_audit(overfitted.folder / "audit.json").sites["site-1"].adapter == "generic"
     rows = [json.loads(line) for line in (overfitted.site_file.parent / "site-1/rows.jsonl").open()]
     for row in rows:
