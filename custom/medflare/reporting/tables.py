@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 
 from rich import box
@@ -14,6 +15,8 @@ from medflare.reporting.metric_names import display_name
 from medflare.reporting.score_rows import ScoreCell, ScoreRow, columns_of, grid_of, records_name, why_no_sites
 
 LEADING = ("site", "system")
+HEADING = 12
+"""Letters of a line of a score's heading, the width of its interval."""
 
 
 def caption_of(rows: Sequence[ScoreRow]) -> str:
@@ -44,8 +47,12 @@ def results_table(
     head = caption_of(rows) + " Best of a site in bold." if rows else why_no_sites(rows, protections)
     caption = Text("\n".join([head, *numbered]))
     table = Table(title=title or None, caption=caption, caption_justify="left", box=box.SIMPLE_HEAD)
-    for place, name in enumerate([*LEADING, records_name(rows), *map(display_name, chosen)]):
-        table.add_column(name, justify="left" if place < 2 else "right", no_wrap=True)
+    for place, name in enumerate([*LEADING, records_name(rows)]):
+        table.add_column(name, justify="left" if place < 2 else "right", overflow="fold")
+    for name in map(display_name, chosen):
+        # A heading is broken at its spaces: it must not be wider than an interval. In a narrow terminal
+        # intervals take two lines, and no number is ever cut.
+        table.add_column("\n".join(textwrap.wrap(name, HEADING)), justify="right", overflow="fold")
     one_method = len({row.method for row in rows}) == 1
     for index, (row, line) in enumerate(zip(rows, cells, strict=True)):
         last = index + 1 < len(rows) and rows[index + 1].site != row.site

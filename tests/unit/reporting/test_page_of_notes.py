@@ -167,11 +167,13 @@ def test_weights_are_shown_only_where_a_rule_tells_them(notes_run: Path, tmp_pat
 
 
 def test_the_terminal_shows_the_scores_that_the_run_has(notes_run: Path) -> None:
-    console = Console(width=80, record=True, file=io.StringIO())
     rows = rows_of([read_record(notes_run)])
-    console.print(results_table(rows, SHOWN))
-    text = console.export_text()
-    for word in ("NER strict F1", "RE strict F1", "notes"):
+    for width in (80, 140):
+        console = Console(width=width, record=True, file=io.StringIO())
+        console.print(results_table(rows, SHOWN))
+        text = console.export_text()
+        assert "…" not in text
+    for word in ("NER strict", "RE strict F1", "unreadable", "notes"):
         assert word in text
     assert "BLEU" not in text
     assert "studies" not in text
