@@ -80,8 +80,10 @@ def simulated(name: str, workspace: Path, sites: Sequence[str], site_file: Path)
     """The job that `tiny_job` writes, in the simulator, on a machine without Java like the federation's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", deployed.bare_path(workspace.parent / "bin"))
+        # An admin's job is as it was written; the simulator would choose a preset for the sites' backbone.
+        changes = {"preset": "job", **SMALL[name]}
         record = simulate.run_simulator(
-            JOBS / name, workspace, sites, site_file, changes=SMALL[name], timeout=LONG
+            JOBS / name, workspace, sites, site_file, changes=changes, timeout=LONG
         )
     return Simulated(record, workspace / simulate.SERVER_FOLDER)
 

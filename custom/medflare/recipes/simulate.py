@@ -127,7 +127,6 @@ def run_simulator(
     wanted = {**{key: value for key, value in given.items() if value is not None}, **(changes or {})}
     known = described_sites(workspace, site_file)
     taking_part = {name: known[name] for name in sites or known if name in known}
-    taking_part = {name: known[name] for name in sites or known if name in known}
     wanted = with_preset(job, wanted, taking_part, on_event)
     job, chosen = check_run(override(job, wanted), known, sites, workspace)
     with held(workspace, overwrite):
