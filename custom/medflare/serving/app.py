@@ -43,6 +43,14 @@ def create_app(folder: Path, gallery: int = RECORDS_PER_SITE) -> Flask:
     """
     index = RunIndex(folder)
     app = Flask("medflare", static_folder=None)
+    _guard(app)
+    _add_pages(app, index, gallery)
+    _add_files(app, index)
+    return app
+
+
+def _guard(app: Flask) -> None:
+    """Answer to this machine's own names only, and tell browsers what a page may do."""
 
     @app.before_request
     def only_this_machine() -> Response | None:
@@ -56,6 +64,14 @@ def create_app(folder: Path, gallery: int = RECORDS_PER_SITE) -> Flask:
         response.headers["Cache-Control"] = "no-store"
         response.headers["Referrer-Policy"] = "no-referrer"
         return response
+
+    @app.errorhandler(DataError)
+    def damaged(error: DataError) -> Response:
+        return _text(str(error), 500)
+
+
+def _add_pages(app: Flask, index: RunIndex, gallery: int) -> None:
+    """Add the list of runs, the page of one, what tells that it has changed, and two side by side."""
 
     @app.get("/")
     def run_list() -> str:
@@ -77,6 +93,16 @@ def create_app(folder: Path, gallery: int = RECORDS_PER_SITE) -> Flask:
     def version(name: str) -> dict[str, str]:
         return {"version": _version(_found(index, name))}
 
+    @app.get("/compare")
+    def compare() -> str:
+        names = (request.args.get("first", ""), request.args.get("second", ""))
+        first, second = (_opened(index, name)[1] for name in names)
+        return render_template("compare.html", comparison.view(first, second, names), style=_style())
+
+
+def _add_files(app: Flask, index: RunIndex) -> None:
+    """Add a run's numbers and figures as files, and the metrics of all runs."""
+
     @app.get("/runs/<name>/<table>.csv")
     def numbers(name: str, table: str) -> Response:
         makers: dict[str, Callable[[RunRecord], str]] = {
@@ -96,12 +122,6 @@ def create_app(folder: Path, gallery: int = RECORDS_PER_SITE) -> Flask:
             abort(404)
         return _file(exports.figure_svg(drawn), "image/svg+xml", f"{name}-{figure}.svg")
 
-    @app.get("/compare")
-    def compare() -> str:
-        names = (request.args.get("first", ""), request.args.get("second", ""))
-        first, second = (_opened(index, name)[1] for name in names)
-        return render_template("compare.html", comparison.view(first, second, names), style=_style())
-
     @app.get("/metrics")
     def metrics() -> Response:
         served = []
@@ -113,12 +133,6 @@ def create_app(folder: Path, gallery: int = RECORDS_PER_SITE) -> Flask:
             return Response(exposition(served), mimetype="text/plain")
         except ConfigError as error:
             return _text(str(error), 501)
-
-    @app.errorhandler(DataError)
-    def damaged(error: DataError) -> Response:
-        return _text(str(error), 500)
-
-    return app
 
 
 def _policy(nonce: str = "") -> str:
