@@ -61,9 +61,9 @@ def fl_mrg(
     [bold]Examples[/bold]: medflare benchmark fl-mrg bench --mimic-cxr /data/mimic-cxr-jpg --iu-xray /data/iu
     medflare benchmark fl-mrg bench --mimic-cxr /data/mimic --iu-xray /data/iu --setting dirichlet --alpha 0.1
     """
+    from medflare.benchmark.build import build
+    from medflare.benchmark.settings import BenchmarkSettings
     from medflare.core.config import parse
-    from medflare.data.benchmark.build import build
-    from medflare.data.benchmark.settings import BenchmarkSettings
     from medflare.models.generators.word_list import write_word_list
     from medflare.reporting.benchmark_pictures import write_pictures
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Data sets in the layouts and under the file names of their downloads, of any size; picture files are empty.
 
-`python tests/unit/data/benchmark_folders.py FOLDER` writes MIMIC-CXR's lists at their full size (377,110
+`python tests/unit/benchmark/benchmark_folders.py FOLDER` writes MIMIC-CXR's lists at their full size (377,110
 images) with a report for each study: time and memory of `medflare benchmark fl-mrg` are measured on it.
 """
 

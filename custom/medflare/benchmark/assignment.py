@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from medflare.benchmark.rows import BenchmarkRow
+from medflare.benchmark.settings import IU_SHARES, BenchmarkSettings
 from medflare.core.conditions import CONDITIONS, Code
 from medflare.core.errors import ConfigError
-from medflare.data.benchmark.rows import BenchmarkRow
-from medflare.data.benchmark.settings import IU_SHARES, BenchmarkSettings
 from medflare.data.partition.partitioning import assign_to_sites, even_shares
 from medflare.data.partition.studies import PartitionPlan, main_classes, random_stratified, report_clusters
 

@@ -20,12 +20,12 @@ from typing import Any, TextIO
 
 import yaml
 
+from medflare.benchmark.assignment import PatientTable, assign, by_shares, drawn_pairs
+from medflare.benchmark.index import Say, build_index, digest_of, read_index
+from medflare.benchmark.rows import BenchmarkRow, lists_of
+from medflare.benchmark.settings import IU_IMAGES, REAL_WORLD_SITES, BenchmarkSettings
+from medflare.benchmark.statistics import ClientStatistics, summary
 from medflare.core.errors import ConfigError, DataError
-from medflare.data.benchmark.assignment import PatientTable, assign, by_shares, drawn_pairs
-from medflare.data.benchmark.index import Say, build_index, digest_of, read_index
-from medflare.data.benchmark.rows import BenchmarkRow, lists_of
-from medflare.data.benchmark.settings import IU_IMAGES, REAL_WORLD_SITES, BenchmarkSettings
-from medflare.data.benchmark.statistics import ClientStatistics, summary
 from medflare.data.partition.studies import site_scanners
 from medflare.data.records import SPLITS
 from medflare.data.settings.cohort import SplitConfig

@@ -13,9 +13,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from medflare.core.config import parse
-from medflare.core.errors import DataError
-from medflare.data.benchmark.rows import (
+from medflare.benchmark.rows import (
     WHERE,
     BenchmarkRow,
     chexpert_rows,
@@ -24,7 +22,9 @@ from medflare.data.benchmark.rows import (
     mimic_rows,
     to_line,
 )
-from medflare.data.benchmark.settings import BenchmarkSettings
+from medflare.benchmark.settings import BenchmarkSettings
+from medflare.core.config import parse
+from medflare.core.errors import DataError
 from medflare.data.readers import read_source
 from medflare.data.settings.cohort import CohortConfig
 from medflare.labelling.labels import label_report

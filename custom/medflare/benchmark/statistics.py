@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from medflare.benchmark.rows import BenchmarkRow
 from medflare.core.conditions import CONDITIONS, Code
-from medflare.data.benchmark.rows import BenchmarkRow
 from medflare.data.heterogeneity import jensen_shannon, vocabulary
 
 LONGEST = 200
