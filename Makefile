@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 export HF_HUB_OFFLINE := 1
+# Images of containers often set it: each of a run's ten processes would then compile torch and transformers anew.
+unexport PYTHONDONTWRITEBYTECODE
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 .PHONY: help demo test test-deployment test-faults fuzz quality docs reference provision study-real study-fedtar study-mtsamples compare-small compare-full mutation smollm2 test-real server-cost boundary-cost embedded embedded-notes lock bill-of-materials audit-online clean
