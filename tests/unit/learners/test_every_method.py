@@ -146,9 +146,9 @@ LOCAL: dict[str, dict[str, Any]] = {
     "fed_medlora": {"sharing": "fedsa"},
     "question_answering": {"sharing": "fedsa"},
     "summarisation": {"sharing": "freeze_a"},
-    **{method: {} for method in ("transformer", "r2gen", "wcl", "r2gengpt", "promptmrg")},
+    **{method: {} for method in ("fedtar", "transformer", "r2gen", "wcl", "r2gengpt", "promptmrg")},
 }
-"""Settings by which a method keeps tensors of its own; generators keep moments of the optimiser (BL-1)."""
+"""Settings by which a method keeps tensors of its own; FedTAR and generators keep moments (TAR-19, BL-1)."""
 RESTARTED: list[tuple[str, dict[str, Any]]] = [
     *((method, {}) for method in sorted(SETTINGS)),
     *((method, settings) for method, settings in LOCAL.items() if settings),

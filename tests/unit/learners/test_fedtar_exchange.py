@@ -86,6 +86,18 @@ def test_rates_follow_one_cosine_or_none(fedtar: Any) -> None:
     assert [paper._rate(x) for x in (0.0, 0.5, 1.0)] == [1.0, 1.0, 1.0]
 
 
+@pytest.mark.parametrize(("keep", "steps"), [(True, 5.0), (False, 3.0)])
+def test_moments_outlive_an_exchange_unless_told_otherwise(fedtar: Any, keep: bool, steps: float) -> None:
+    """TAR-19: two or three steps of an exchange alone would never leave Adam's bias correction."""
+    learner = fedtar(keep_moments=keep)
+    learner.load_shared(learner.initial_shared())
+    learner.fit(at_visit(1, steps=2))
+    learner.fit(at_visit(2, steps=3))
+    assert {float(slot["step"]) for slot in learner._optimiser.state.values()} == {steps}
+    kept = [name for name in learner.local_state()[0] if name.startswith("optimiser.")]
+    assert bool(kept) is keep
+
+
 def test_without_a_mixture_nobody_is_trained_on(fedtar: Any) -> None:
     with pytest.raises(UpdateError, match="no mixture of profiles yet"):
         fedtar(mixture={"source": "federated"}).fit(at_visit(1))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """FedTAR at one site: a client LoRA, a projection from images to words, and factors made for each patient.
 
-Paper: FedTAR, sections 3.1 to 3.3; TAR-7, TAR-11, TAR-14, TAR-15. With the hint `visit` an exchange trains on
-the visits of one number, without it on all visits together, as the baselines do.
+Paper: FedTAR, sections 3.1 to 3.3; TAR-7, TAR-11, TAR-14, TAR-15, TAR-19. With the hint `visit` an exchange
+trains on the visits of one number, without it on all visits together, as the baselines do.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from medflare.core.data_order import DataOrder, batches, derived_seed, drawn, examples_to_visit
 from medflare.core.errors import UpdateError
 from medflare.core.metrics import MetricNames, Metrics
+from medflare.core.optimiser_state import moments, restore_moments
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
 from medflare.core.site_description import BackboneFacts, SiteDescription
@@ -53,6 +54,8 @@ from medflare.models.report_generator import ADAPTER_PREFIX, DecodingSettings
 
 POOLED = 0
 """In place of a visit's number where all visits are trained on together."""
+OPTIMISER = "optimiser"
+"""Before the names of AdamW's moments in the local state."""
 
 
 def build(
@@ -94,6 +97,7 @@ class FedTARLearner(BaseLearner):
         self.reports = VisitReports(samples, patients, model, settings, used)
         self.trail = VisitTrail(settings.visits, visit_time_sums(samples, settings.visits))
         self._orders: dict[int, DataOrder] = {}
+        self._optimiser = self._new_optimiser()
 
     # ---- what is declared --------------------------------------------------------------------------------
 
@@ -186,7 +190,9 @@ class FedTARLearner(BaseLearner):
 
     def _train(self, cut: list[list[int]], plan: RoundPlan) -> dict[str, float]:
         """Take one step on each batch; the mean of their losses."""
-        optimiser = self._optimiser()
+        if not self.settings.keep_moments:
+            self._optimiser = self._new_optimiser()
+        optimiser = self._optimiser
         self.terms.watch(optimiser, len(cut))
         seed = derived_seed(self.seed, self.site, plan.round)
         generator = torch.Generator().manual_seed(seed)
@@ -199,12 +205,16 @@ class FedTARLearner(BaseLearner):
         self.model.eval()
         return {"loss": total, "steps": float(len(cut))}
 
-    def _optimiser(self) -> torch.optim.AdamW:
-        """Return a new optimiser for this exchange; what stays at the site learns too."""
+    def _new_optimiser(self) -> torch.optim.AdamW:
+        """Return AdamW without moments; what stays at the site learns too.
+
+        It is of every parameter that may ever learn: one that an adapter method freezes for a round has no
+        gradient then, so that it takes no step and keeps its moments.
+        """
         patient = [t for n, t in self.model.shared_tensors().items() if n.startswith(PATIENT)]
         rest = [t for n, t in self.live().items() if not n.startswith(PATIENT)]
         lr, scale = self.settings.lr, self.settings.patient_lr_scale
-        groups = [(_learning(rest), lr), (_learning(patient), lr * scale)]
+        groups = [(_parameters(rest), lr), (_parameters(patient), lr * scale)]
         return adamw(groups, self.settings.weight_decay)
 
     def _rate(self, progress: float) -> float:
@@ -267,11 +277,15 @@ class FedTARLearner(BaseLearner):
             if n.startswith(self._kept_local)
         }
         positions = {str(visit): order.position for visit, order in self._orders.items()}
+        if self.settings.keep_moments:
+            tensors |= moments(self._optimiser, OPTIMISER)
         return tensors, {"trail": values, "positions": positions}
 
     def load_local_state(self, tensors: State, values: Mapping[str, Any]) -> None:
         self.trail.restore(tensors, values["trail"])
         tensors = self.terms.restore(tensors)
+        if self.settings.keep_moments:
+            restore_moments(self._optimiser, tensors, OPTIMISER)
         if self.patients is not None:
             self.patients.restore(tensors)
         with torch.no_grad():
@@ -285,5 +299,6 @@ class FedTARLearner(BaseLearner):
             self._orders[int(visit)] = order
 
 
-def _learning(tensors: Sequence[Tensor]) -> list[nn.Parameter]:
-    return [t for t in tensors if isinstance(t, nn.Parameter) and t.requires_grad]
+def _parameters(tensors: Sequence[Tensor]) -> list[nn.Parameter]:
+    """Return the parameters among tensors; the others are buffers, which no optimiser moves."""
+    return [t for t in tensors if isinstance(t, nn.Parameter)]

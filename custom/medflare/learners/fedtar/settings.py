@@ -41,7 +41,7 @@ class FedTARSettings(MethodSettings):
         default=False, description="encoder and decoder learn and are sent too (TAR-7)"
     )
 
-    # -- training of one exchange; AdamW starts anew in each --
+    # -- training of one exchange --
     lr: Rate = 1e-5
     patient_lr_scale: Rate = Field(1.0, description="the patient adapter's rate is lr times this")
     schedule: Literal["cosine", "constant"] = Field(
@@ -49,6 +49,9 @@ class FedTARSettings(MethodSettings):
     )
     warmup: Share = Field(0.0, description="share of all exchanges with a rising rate")
     weight_decay: NotNegative = 0.01
+    keep_moments: bool = Field(
+        default=True, description="AdamW's moments outlive an exchange, at the site; false: anew (TAR-19)"
+    )
     clip: ClipNorm = 1.0
     batch: PositiveCount = 4
     local_epochs: Passes = Field(1, description="E, unless the job says steps or fraction")
@@ -180,7 +183,7 @@ METHOD = Method(
     facts=MethodFacts(
         summary="FedTAR: visits of a patient to reports; a client adapter, and factors made "
         "for each patient.",
-        source="FedTAR (paper 001); TAR-1 to TAR-18",
+        source="FedTAR (paper 001); TAR-1 to TAR-19",
         metrics=("loss", "steps", "val_loss", "visit", "seconds"),
         lora=True,
         judged=True,
