@@ -34,7 +34,6 @@ app = typer.Typer(
     name="medflare",
     help="Hospitals train medical language models together without moving patient data.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )

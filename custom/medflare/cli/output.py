@@ -22,7 +22,9 @@ R = TypeVar("R")
 
 PARTLY_DONE = 7
 """Exit code of a batch of which some could not be done; the others were, and those are named."""
-JSON_OPTION = typer.Option(False, "--json", help="Print facts as JSON, for scripts.")
+JSON_OPTION = typer.Option(False, "--json", help="Print facts, or the error, as JSON, for scripts.")
+AS_JSON = "as_json"
+"""Parameter of every command that has JSON_OPTION."""
 
 
 def print_json(value: Any) -> None:
@@ -30,10 +32,16 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False, default=str) + "\n")
 
 
+def print_json_error(name: str, text: str, exit_code: int) -> None:
+    """Write an error as JSON: `{"error": {"name": ..., "text": ..., "exit_code": ...}}`."""
+    print_json({"error": {"name": name, "text": text, "exit_code": exit_code}})
+
+
 def plain_errors(command: Callable[P, R]) -> Callable[P, R]:
     """Decorate a command: an error that a person can mend becomes one message and its exit code.
 
-    That is a MedflareError, what the operating system refused in whatever file, and a signal to stop.
+    That is a MedflareError, what the operating system refused in whatever file, and a signal to stop. With
+    `--json` standard output has the error as JSON too.
     """
 
     @wraps(command)
@@ -42,12 +50,16 @@ def plain_errors(command: Callable[P, R]) -> Callable[P, R]:
             return command(*args, **kwargs)
         except StopSignal as stop:
             typer.secho(stop.text, fg=typer.colors.YELLOW, err=True)
+            if kwargs.get(AS_JSON):
+                print_json_error("StopSignal", stop.text, stop.exit_code)
             raise typer.Exit(stop.exit_code) from None
         except Exception as error:
             known = mendable(error)
             if known is None:
                 raise
         typer.secho(f"error: {known}", fg=typer.colors.RED, err=True)
+        if kwargs.get(AS_JSON):
+            print_json_error(type(known).__name__, str(known), known.exit_code)
         raise typer.Exit(known.exit_code)
 
     return wrapped

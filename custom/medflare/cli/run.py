@@ -27,7 +27,9 @@ SHOWN = (
 
 @plain_errors
 def run(
-    job: Path = typer.Argument(..., help="A job folder, for instance jobs/fedmrg."),
+    job: Path = typer.Argument(
+        ..., help="A job folder, for instance jobs/fedmrg, or a run.yaml with these options."
+    ),
     site_file: Path | None = typer.Option(
         None,
         "--site-file",
@@ -67,28 +69,32 @@ def run(
 
     [bold]Example[/bold]: medflare run jobs/fedmrg -f cohorts/site.yaml --unseen hospital-4 --rounds 5
     """
+    from medflare.cli.run_file import RunFile, is_run_file, read_run_file
     from medflare.core.stop_signals import stop_signals_raise
     from medflare.federation.heartbeat import Hooks
 
+    # What stands on the command line counts before what stands in the file.
+    file = read_run_file(job) if is_run_file(job) else RunFile(job=job)
+    workspace = workspace or file.workspace
+    on_stall, on_end = on_stall or file.on_stall, on_end or file.on_end
+    hooks = Hooks(on_stall=_words("--on-stall", on_stall), on_end=_words("--on-end", on_end))
     if resume:
         if workspace is None:
             raise ConfigError("--resume needs --workspace, with the run to go on with.")
-        hooks = Hooks(on_stall=_words("--on-stall", on_stall), on_end=_words("--on-end", on_end))
-        resume_workspace(workspace, page, as_json, hooks)
+        resume_workspace(workspace, page and file.page, as_json, hooks)
         return
     request = RunRequest(
-        job=job,
-        site_file=site_file,
-        sites=names(sites),
-        unseen=names(unseen),
-        rounds=rounds,
-        canary=canary,
-        changes=read_pairs(set_),
+        job=file.job,
+        site_file=site_file or file.site_file,
+        sites=names(sites) or list(file.sites),
+        unseen=names(unseen) or list(file.unseen),
+        rounds=rounds or file.rounds,
+        canary=canary or file.canary,
+        changes=file.set | read_pairs(set_),
         workspace=workspace,
-        overwrite=overwrite,
-        on_stall=_words("--on-stall", on_stall),
-        on_end=_words("--on-end", on_end),
-        page=page,
+        overwrite=overwrite or file.overwrite,
+        hooks=hooks,
+        page=page and file.page,
         as_json=as_json,
     )
     with stop_signals_raise():
@@ -101,15 +107,14 @@ class RunRequest:
 
     job: Path
     site_file: Path | None
-    sites: list[str] | None
-    unseen: list[str] | None
+    sites: list[str]
+    unseen: list[str]
     rounds: int | None
     canary: bool
     changes: dict[str, Any]
     workspace: Path | None
     overwrite: bool
-    on_stall: list[str]
-    on_end: list[str]
+    hooks: Hooks
     page: bool
     as_json: bool
 
@@ -121,7 +126,6 @@ def _run(request: RunRequest) -> None:
     from rich.console import Console
 
     from medflare.cli.demo_hospitals import demo_hospitals
-    from medflare.federation.heartbeat import Hooks
     from medflare.recipes.progress_view import live
     from medflare.recipes.simulate import new_workspace, run_simulator
 
@@ -129,8 +133,7 @@ def _run(request: RunRequest) -> None:
     if site_file is None:
         site_file, fourth = demo_hospitals(request.job, request.changes)
         unseen = unseen or [fourth]
-    away = unseen or []
-    chosen = _training_sites(site_file, request.sites, away)
+    chosen = _training_sites(site_file, request.sites, unseen)
     workspace = (request.workspace or new_workspace(request.job.name)).resolve()
     console = Console(stderr=request.as_json, file=sys.stderr if request.as_json else None)
     display, take = live(console)
@@ -145,10 +148,10 @@ def _run(request: RunRequest) -> None:
             request.changes,
             on_event=take,
             overwrite=request.overwrite,
-            unseen=away,
-            hooks=Hooks(on_stall=request.on_stall, on_end=request.on_end),
+            unseen=unseen,
+            hooks=request.hooks,
         )
-    finish(console, workspace, away, request.page, request.as_json)
+    finish(console, workspace, unseen, request.page, request.as_json)
 
 
 def resume_workspace(workspace: Path, page: bool, as_json: bool, hooks: Hooks | None = None) -> None:
@@ -222,7 +225,7 @@ def _named_stop(record_path: Path) -> Iterator[None]:
         raise StopSignal(stop.number, text) from None
 
 
-def _training_sites(site_file: Path, sites: list[str] | None, unseen: list[str]) -> list[str]:
+def _training_sites(site_file: Path, sites: list[str], unseen: list[str]) -> list[str]:
     """Return the sites that train: those chosen, or all that are not unseen.
 
     Raises:
@@ -233,12 +236,12 @@ def _training_sites(site_file: Path, sites: list[str] | None, unseen: list[str])
     from medflare.federation.server.scorer import SERVER
 
     known = sorted(set(load_site_file(site_file)) - {SERVER})
-    for option, given in (("--sites", sites or []), ("--unseen", unseen)):
+    for option, given in (("--sites", sites), ("--unseen", unseen)):
         if unknown := [name for name in given if name not in known]:
             raise ConfigError(
                 f"{option} {', '.join(unknown)}: not in {site_file}. It has: {', '.join(known)}."
             )
-    if both := sorted(set(sites or ()) & set(unseen)):
+    if both := sorted(set(sites) & set(unseen)):
         raise ConfigError(
             f"{', '.join(both)}: in --sites and in --unseen; a site that trains is not unseen. Name it once."
         )

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`medflare run study.yaml`, errors as JSON, and completion in a shell."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command_line import medflare, refusal
+from medflare.core.errors import RunError
+from medflare.recipes import simulate
+
+FILE = """
+job: jobs/mine
+site_file: site.yaml
+sites: [a, b]
+unseen: [c]
+rounds: 7
+set: {rule: fedprox, settings.variant: fed_lora}
+workspace: out
+page: false
+"""
+SITES = "sites: {a: {cohort: {format: manifest, root: x}}, b: {cohort: {format: manifest, root: x}}, " + (
+    "c: {cohort: {format: manifest, root: x}}}\n"
+)
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    """A folder with a run's file and the site.yaml that it names."""
+    (tmp_path / "study.yaml").write_text(FILE)
+    (tmp_path / "site.yaml").write_text(SITES)
+    return tmp_path / "study.yaml"
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """Returns what `medflare run` with some words asks the simulator for."""
+
+    def ask(*words: object) -> dict[str, Any]:
+        seen: dict[str, Any] = {}
+
+        def simulator(job: Path, workspace: Path, sites: list[str], *more: Any, **named: Any) -> None:
+            site_file, rounds, canary, changes = more
+            seen.update(job=job, workspace=workspace, sites=sites, site_file=site_file, rounds=rounds)
+            seen.update(canary=canary, changes=changes, **named)
+            raise RunError("stopped by the test")
+
+        monkeypatch.setattr(simulate, "run_simulator", simulator)
+        assert "stopped by the test" in refusal(RunError.exit_code, "run", *words)
+        return seen
+
+    return ask
+
+
+def test_a_file_holds_the_options_of_a_run(study: Path, asked: Callable[..., dict[str, Any]]) -> None:
+    base, seen = study.parent, asked(study)
+    assert (seen["job"], seen["site_file"]) == (base / "jobs/mine", base / "site.yaml")
+    assert (seen["workspace"], seen["rounds"], seen["canary"]) == (base / "out", 7, None)
+    assert (seen["sites"], seen["unseen"]) == (["a", "b"], ["c"])
+    assert seen["changes"] == {"rule": "fedprox", "settings.variant": "fed_lora"}
+
+
+def test_the_command_line_counts_before_the_file(
+    study: Path, asked: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    seen = asked(study, "--rounds", 2, "--sites", "b", "--set", "rule=krum", "-w", tmp_path / "x", "--canary")
+    assert (seen["rounds"], seen["sites"], seen["canary"]) == (2, ["b"], True)
+    assert seen["changes"] == {"rule": "krum", "settings.variant": "fed_lora"}
+    assert seen["workspace"] == (tmp_path / "x").resolve()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("round: 3", "Did you mean 'rounds'?"),
+        ("rounds: 0", "rounds"),
+        ("sites: a", "sites"),
+        ("set: fast", "set"),
+    ],
+)
+def test_a_wrong_key_or_value_is_named_before_anything_starts(
+    tmp_path: Path, line: str, message: str
+) -> None:
+    (tmp_path / "study.yaml").write_text(f"job: jobs/mine\n{line}\n")
+    said = refusal(2, "run", tmp_path / "study.yaml")
+    assert "study.yaml" in said
+    assert message in said
+
+
+def test_an_error_is_json_on_standard_output_and_a_sentence_on_standard_error(tmp_path: Path) -> None:
+    result = medflare("run", tmp_path / "none.yaml", "--json")
+    error = json.loads(result.stdout)["error"]
+    assert (error["name"], error["exit_code"]) == ("ConfigError", result.exit_code)
+    assert error["text"] in " ".join(result.stderr.split())
+    assert medflare("run", tmp_path / "none.yaml").stdout == ""
+
+
+def test_a_shell_completes_commands() -> None:
+    environment = os.environ | {
+        "_MEDFLARE_COMPLETE": "complete_bash",
+        "COMP_WORDS": "medflare cohort in",
+        "COMP_CWORD": "2",
+    }
+    code = "from medflare.cli.main import app; app(prog_name='medflare')"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert sorted(done.stdout.split()) == ["init", "inspect"]
