@@ -15,7 +15,12 @@ from deployed import SERVER, SITES, Federation, Finished
 from deployed_jobs import Simulated
 from xdist.scheduler import LoadFileScheduling
 
-ONE_FEDERATION = ("test_deployed_runs", "test_deployed_protections", "test_deployed_crashes")
+ONE_FEDERATION = (
+    "test_deployed_runs",
+    "test_job_commands",
+    "test_deployed_protections",
+    "test_deployed_crashes",
+)
 """Files whose tests compare with the same undisturbed runs, which one process makes once."""
 
 

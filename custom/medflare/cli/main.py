@@ -16,6 +16,7 @@ from medflare.cli import (
     cohort,
     egress,
     extract,
+    job,
     kits,
     knowledge,
     listings,
@@ -39,6 +40,7 @@ app = typer.Typer(
 )
 app.add_typer(cohort.app, name="cohort")
 app.add_typer(benchmark.app, name="benchmark")
+app.add_typer(job.app, name="job")
 app.add_typer(kits.app, name="kits")
 app.add_typer(egress.app, name="egress")
 app.add_typer(knowledge.app, name="knowledge")
