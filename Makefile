@@ -92,6 +92,7 @@ reference: $(VENV)/.installed
 provision: $(VENV)/.installed
 	$(BIN)/nvflare provision -p provisioning/project.yml -w $(or $(KITS),kits) --force
 	$(BIN)/medflare kits harden $(or $(KITS),kits)
+	$(BIN)/medflare kits handover $(or $(KITS),kits) $(if $(CONTACT),--contact "$(CONTACT)")
 
 study-real: $(VENV)/.installed
 	$(BIN)/python benchmarks/study_real.py --out studies/real

@@ -15,7 +15,9 @@ from typer.testing import CliRunner
 from medflare.cli.main import app
 from medflare.core.errors import ConfigError
 from medflare.data.settings.site import load_site
+from medflare.deployment.handover import write_handovers
 from medflare.deployment.hardening import harden, pending
+from medflare.deployment.kit_advice import advice
 from medflare.deployment.kit_check import Finding, check, fingerprint
 from medflare.deployment.kit_settings import MOVED_CLASSES, kit_classes
 from medflare.deployment.kit_templates import template_files
@@ -180,7 +182,55 @@ def test_check_says_what_is_not_hardened_and_ends_with_1(plain: Path, hardened: 
     assert "permissions.lead.byoc is any, expected none" in loose.output
     tight = RUNNER.invoke(app, ["kits", "check", str(hardened)])
     assert tight.exit_code == 0
-    assert tight.output.startswith("hardened, untouched, certificates valid\nauthority SHA256:")
+    assert "hardened, untouched, certificates valid\nauthority SHA256:" in tight.output
+
+
+def test_a_server_that_is_this_machine_and_a_site_without_a_policy_are_warnings(kits: Path) -> None:
+    listed = json.loads(RUNNER.invoke(app, ["kits", "check", str(kits), "--json"]).output)
+    assert {row["level"] for row in listed} == {"warning"}
+    rows = {Path(row["file"]).relative_to(kits).as_posix(): row["found"] for row in listed}
+    assert set(rows) == {
+        f"{site}/{file}" for site in SITES for file in ("startup/fed_client.json", "local/site.yaml")
+    }
+    assert "address is localhost" in rows["site-1/startup/fed_client.json"]
+    site_file = kits / "site-1/local/site.yaml"
+    site_file.write_text(site_file.read_text() + "\npolicy: {min_sites: 3}\n")
+    client = kits / "site-1/startup/fed_client.json"
+    client.write_text(client.read_text().replace("localhost", "fl.example.org"))
+    assert [str(f.path) for f in advice(kits) if "site-1" in str(f.path)] == []
+
+
+# ---- handover ----------------------------------------------------------------------------------------------
+
+
+def test_every_hospital_gets_a_page_with_its_own_facts(kits: Path) -> None:
+    files = write_handovers(kits, moment=datetime(2026, 11, 24, tzinfo=UTC))
+    assert {file.parent.name for file in files} == set(SITES)
+    root = read_certificates(kits / "site-1/startup/rootCA.pem")[0]
+    text = (kits / "site-1/HANDOVER.md").read_text()
+    for fact in (
+        "**site-1**",
+        "localhost:",
+        fingerprint(root),
+        "admin@coordinator.org",
+        "2026-11-24",
+        "egress report",
+    ):
+        assert fact in text
+    assert "$" not in text
+    assert check(kits) == []
+
+
+def test_a_page_names_who_is_to_be_called_or_that_nobody_is(kits: Path) -> None:
+    (file,) = write_handovers(kits / "site-2")
+    assert "nobody is named" in file.read_text()
+    output = RUNNER.invoke(
+        app, ["kits", "handover", str(kits / "site-2"), "--contact", "Dr Weber, +49 30 1234"]
+    )
+    assert output.exit_code == 0
+    assert "Dr Weber, +49 30 1234" in file.read_text()
+    with pytest.raises(ConfigError, match="no kit of a site"):
+        write_handovers(kits / "flserver")
 
 
 @pytest.mark.parametrize("name", ["fed_client.json", "start.sh", "sub_start.sh", "client_context.tenseal"])

@@ -48,21 +48,56 @@ def harden(
 def check(kits: Path = KITS, fingerprint: str = FINGERPRINT, as_json: bool = JSON_OPTION) -> None:
     """Says what is not hardened, was tampered with, or has a certificate that does not serve. Exit 1 then.
 
+    Warnings, as of a server that is `localhost` or a site without a policy, leave the exit code as it is.
+
     [bold]Example[/bold]: medflare kits check site-1 --fingerprint SHA256:6D:15:...
     """
+    from medflare.deployment.kit_advice import advice
     from medflare.deployment.kit_check import authorities
     from medflare.deployment.kit_check import check as examine
 
-    findings = examine(kits, authority=fingerprint)
+    findings, warnings = examine(kits, authority=fingerprint), advice(kits)
     if as_json:
-        print_json([{"file": str(f.path), "found": f.found, "remedy": f.remedy} for f in findings])
+        levels = (("problem", findings), ("warning", warnings))
+        print_json(
+            [
+                {"file": str(f.path), "level": level, "found": f.found, "remedy": f.remedy}
+                for level, listed in levels
+                for f in listed
+            ]
+        )
     else:
         for finding in findings:
             typer.echo(_line(finding, kits))
+        for finding in warnings:
+            typer.echo(f"warning: {_line(finding, kits)}")
         typer.echo(f"{len(findings)} finding(s)" if findings else "hardened, untouched, certificates valid")
         typer.echo(f"authority {', '.join(authorities(kits))}")
     if findings:
         raise typer.Exit(1)
+
+
+@app.command("handover")
+@plain_errors
+def handover(
+    kits: Path = KITS,
+    contact: str = typer.Option(
+        "", "--contact", help="Whom a hospital calls: name and telephone. Default: the admins' names."
+    ),
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Writes HANDOVER.md into each site's kit: what it gets, what it sets, what leaves, whom to call.
+
+    [bold]Example[/bold]: medflare kits handover kits --contact "Dr Weber, +49 30 1234"
+    """
+    from medflare.deployment.handover import write_handovers
+
+    files = write_handovers(kits, contact)
+    if as_json:
+        print_json([str(file) for file in files])
+        return
+    for file in files:
+        typer.echo(str(file))
 
 
 @app.command("service")

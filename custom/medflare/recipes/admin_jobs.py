@@ -36,7 +36,9 @@ class ServerJob(BaseModel):
     name: CleanText = Field("", validation_alias=AliasChoices("job_name", "name"))
     status: CleanText = ""
     submitter: CleanText = Field("", validation_alias=AliasChoices("submitter_name", "submitter"))
-    submitted: CleanText = Field("", validation_alias=AliasChoices("submit_time_iso", "submit_time", "submitted"))
+    submitted: CleanText = Field(
+        "", validation_alias=AliasChoices("submit_time_iso", "submit_time", "submitted")
+    )
     duration: CleanText = ""
 
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from cryptography import x509
 
 from medflare.core.errors import MedflareError
+from medflare.deployment.kit_advice import advice
 from medflare.deployment.kit_check import check as examine
 from medflare.deployment.kits import SECRETS, Kit
 from medflare.deployment.preflight.base import Check, ok, problem, warning
@@ -70,4 +71,12 @@ def hardened(kit: Kit) -> list[Check]:
     return [
         problem("kit", f"{f.path.relative_to(kit.folder)}: {f.found}", "a hardened kit", f.remedy)
         for f in rest
+    ]
+
+
+def advised(kit: Kit) -> list[Check]:
+    """Return warnings of settings that work and that a person should look at before a production run."""
+    return [
+        warning(f.path.name, f.found, "a setting of this hospital's own", f.remedy)
+        for f in advice(kit.folder)
     ]

@@ -14,7 +14,8 @@ from urllib.request import getproxies_environment, proxy_bypass_environment  # t
 
 from cryptography import x509
 
-from medflare.deployment.kits import Kit, read_object
+from medflare.deployment.kit_advice import server_of
+from medflare.deployment.kits import Kit
 from medflare.deployment.preflight.base import Check, ok, problem, warning
 from medflare.deployment.preflight.kit_files import SOON
 
@@ -26,13 +27,6 @@ MOST_REPLY = 65536
 
 class UnreachableError(OSError):
     """The proxy answered, but did not connect to the server."""
-
-
-def server_of(kit: Kit) -> tuple[str, int]:
-    """Return the (host, port) that a site's kit connects to."""
-    servers = read_object(kit.startup / "fed_client.json")["servers"]
-    host, _, number = str(servers[0]["service"]["target"]).rpartition(":")
-    return host.strip("[]"), int(number)
 
 
 def proxy_for(host: str) -> str | None:

@@ -48,6 +48,7 @@ def preflight(request: PreflightRequest) -> list[Check]:
             *kit_files.certificates(kit),
             kit_files.permissions(kit),
             *kit_files.hardened(kit),
+            *kit_files.advised(kit),
             *network.reach(kit, request.timeout),
         ]
     return checks
