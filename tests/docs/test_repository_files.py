@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that other programs read: the citation, the issue forms, and the version they name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from medflare.version import __version__
+
+ROOT = Path(__file__).parents[2]
+FORMS = sorted(path for path in (ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml") if path.stem != "config")
+
+
+def test_the_citation_names_the_version_and_licence_of_the_package() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert (citation["version"], citation["license"]) == (__version__, "Apache-2.0")
+    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda path: path.stem)
+def test_an_issue_form_has_what_github_asks_for(form: Path) -> None:
+    content = yaml.safe_load(form.read_text())
+    assert content["name"]
+    assert content["description"]
+    asked = [part for part in content["body"] if part["type"] != "markdown"]
+    assert len({part["id"] for part in asked}) == len(asked) > 0
+    assert all(part["attributes"]["label"] for part in asked)
+    dropdowns = [part for part in asked if part["type"] in ("dropdown", "checkboxes")]
+    assert all(part["attributes"]["options"] for part in dropdowns)
+
+
+def test_a_bug_report_asks_for_no_patient_data() -> None:
+    assert "No patient data" in (ROOT / ".github/ISSUE_TEMPLATE/bug.yml").read_text()
