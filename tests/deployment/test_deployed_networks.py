@@ -1,20 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A site's network is cut, or the site stands still for two minutes."""
+"""A site's network is cut, the site stands still for two minutes, or its certificate expires in mid-run."""
 
 from __future__ import annotations
 
 import contextlib
+import shutil
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import deployed_jobs
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
 from cut_network import Network
 from deployed import SITES, Federation, Finished
+from deployed_programs import run as run_program
 from deployed_programs import wait_until
 from nvflare.fuel.flare_api.api_spec import InvalidTarget
 from test_deployed_crashes import medflare, submitted, tensors
+
+from medflare.deployment import hardening
+from medflare.wire.durable import read_json, write_json
 
 ENDLESS = {"steps": 1, "num_rounds": 4000, "seed": 77, "min_responses": 2, "evaluate_every": 0}
 """A run that is paused when enough was seen."""
@@ -121,3 +129,79 @@ def test_a_site_that_stood_still_for_two_minutes_takes_part_again(
     print("reasons:", absences(run))
     assert absences(run)
     assert SITE in run.record.rounds[-1].accepted
+
+
+# ---- certificates ----------------------------------------------------------------------------------------
+
+
+def expiring_certificate(state: dict[str, dict[str, str]], ends: datetime) -> str:
+    """Return site 2's certificate of a provisioning workspace, made again with another end."""
+    signer = serialization.load_pem_private_key(str(state["root_pri_key"]).encode(), None)
+    old = x509.load_pem_x509_certificate(state[SITE]["cert"].encode())
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(old.subject)
+        .issuer_name(old.issuer)
+        .public_key(old.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(datetime.now(UTC) - timedelta(days=1))
+        .not_valid_after(ends)
+    )
+    for extension in old.extensions:
+        builder = builder.add_extension(extension.value, extension.critical)
+    new = builder.sign(signer, hashes.SHA256())  # type: ignore[arg-type]
+    return new.public_bytes(serialization.Encoding.PEM).decode()
+
+
+def provision_again(federation: Federation, state: dict[str, dict[str, str]]) -> Path:
+    """Provision from another state of certificates, as a coordinator does; return site 2's new `startup`."""
+    workspace = federation.kits.parent
+    write_json(workspace / "state/cert.json", state)
+    project = workspace.parents[1] / "project.yml"
+    run_program("nvflare", "provision", "-p", str(project), "-w", str(workspace.parent), "--force")
+    hardening.harden(workspace.parent)
+    return max(workspace.glob("prod_*")) / SITE / "startup"
+
+
+@pytest.fixture
+def certificates(federation: Federation, network: Network, tmp_path: Path) -> Iterator[Path]:
+    """The `startup` of site 2's kit, which is put back afterwards."""
+    startup, state = federation.kits / SITE / "startup", federation.kits.parent / "state/cert.json"
+    shutil.copytree(startup, tmp_path / "startup")
+    content = state.read_bytes()
+    yield startup
+    state.write_bytes(content)
+    shutil.copytree(tmp_path / "startup", startup, dirs_exist_ok=True)
+    network.mend()
+    start_again(federation)
+
+
+@pytest.mark.fault(
+    "a site's certificate expires, and its connection breaks",
+    phase="mid-run, mTLS",
+    result="trains until it breaks, then out by name; takes part again with a new certificate",
+)
+def test_a_certificate_that_expires_in_mid_run_costs_that_site_its_part(
+    federation: Federation, network: Network, certificates: Path, tmp_path: Path
+) -> None:
+    state = read_json(federation.kits.parent / "state/cert.json")
+    ends = (datetime.now(UTC) + timedelta(seconds=150)).replace(microsecond=0)
+    short = state | {SITE: state[SITE] | {"cert": expiring_certificate(state, ends)}}
+    shutil.copytree(provision_again(federation, short), certificates, dirs_exist_ok=True)
+    start_again(federation)
+    job_id = endless(federation, tmp_path / "job")
+    time.sleep(max(0.0, (ends - datetime.now(UTC)).total_seconds()) + 2)
+    wait_for_updates(federation, job_id, there=True)  # what is connected stays connected
+    network.reset()
+    network.mend()
+    wait_for_updates(federation, job_id, there=False)
+    run = paused(federation, job_id, tmp_path / "paused")
+    print("reasons:", absences(run))
+    assert absences(run)
+    shutil.copytree(tmp_path / "startup", certificates, dirs_exist_ok=True)
+    start_again(federation)
+    answer = medflare("resume", job_id, "--kit", federation.kits / "admin@coordinator.org")
+    assert isinstance(answer, dict)
+    again = str(answer["job"])
+    federation.wait_event(again, phase="update", site=SITE)
+    assert SITE in paused(federation, again, tmp_path / "again").record.rounds[-1].accepted

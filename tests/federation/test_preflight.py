@@ -30,6 +30,7 @@ from medflare.deployment.preflight.run import PreflightRequest, preflight
 from medflare.egress.policy import Policy
 from medflare.learners.footprint import Footprint
 from medflare.recipes.job import Job
+from medflare.wire.durable import write_json
 
 REPOSITORY = Path(__file__).parents[2]
 PROXY_NAMES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY")
@@ -133,12 +134,30 @@ def test_the_proxy_is_asked_for_a_way_to_the_server(
     asked: list[str] = []
     with listening(tls_answer(project, tmp_path / "server")) as port, listening(proxy_answer(asked)) as proxy:
         monkeypatch.setenv("https_proxy", f"http://ward:p%40ss@127.0.0.1:{proxy}")
-        reached, accepted = network.reach(kit_of(port), PATIENT)
+        kit = kit_of(port)
+        launcher = {"id": "process_launcher", "args": {"more": ["https_proxy"]}}
+        write_json(kit.local / "resources.json", {"components": [launcher]})
+        reached, accepted = network.reach(kit, PATIENT)
     says(reached, "ok", f"through the proxy 127.0.0.1:{proxy}")
     assert "p%40ss" not in reached.found
     says(accepted, "ok", "both sides accept each other")
     assert asked[0].startswith(f"CONNECT localhost:{port} HTTP/1.1\r\n")
     assert "Proxy-Authorization: Basic d2FyZDpwQHNz\r\n" in asked[0]
+
+
+@pytest.mark.parametrize(("user", "named"), [("ward:p%40ss@", True), ("", False)])
+def test_a_proxy_whose_password_jobs_do_not_get_is_a_problem(
+    tmp_path: Path, project: Project, kit_of: Any, monkeypatch: pytest.MonkeyPatch, user: str, named: bool
+) -> None:
+    with listening(tls_answer(project, tmp_path / "server")) as port, listening(proxy_answer([])) as proxy:
+        monkeypatch.setenv("https_proxy", f"http://{user}127.0.0.1:{proxy}")
+        kit = kit_of(port)
+        write_json(kit.local / "resources.json", {"components": [{"id": "process_launcher"}]})
+        jobs = [check for check in network.reach(kit, PATIENT) if check.name == "proxy of jobs"]
+    assert bool(jobs) is named
+    if named:
+        says(jobs[0], "problem", "holds a user's name or password")
+        assert "p%40ss" not in f"{jobs[0].found} {jobs[0].remedy}"
 
 
 @pytest.mark.parametrize("status", ["403 Forbidden", "407 Proxy Authentication Required", "502 Bad Gateway"])

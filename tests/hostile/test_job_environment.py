@@ -59,11 +59,17 @@ def test_no_secret_of_the_service_reaches_a_job(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_site_can_pass_on_what_its_jobs_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("https_proxy", "http://proxy")
+    monkeypatch.setenv("https_proxy", "http://user:secret@proxy")
     monkeypatch.setenv("HF_TOKEN", "y")
     environment = environment_of_a_job(Launcher(tmp_path / "env.json", more=["https_proxy"]))
-    assert environment["https_proxy"] == "http://proxy"
+    assert environment["https_proxy"] == "http://user:secret@proxy"
     assert "HF_TOKEN" not in environment
+
+
+def test_a_job_connects_through_the_proxy_of_its_site_unless_its_address_holds_a_password() -> None:
+    plain = {"https_proxy": "http://proxy:3128", "NO_PROXY": "localhost", "grpc_proxy": "http://10.0.0.1:1"}
+    assert job_environment(plain) == plain
+    assert job_environment({"https_proxy": "http://ward@proxy:3128", "ALL_PROXY": "socks://u:p@proxy"}) == {}
 
 
 def test_a_name_that_only_looks_like_a_listed_one_is_not_passed() -> None:

@@ -8,6 +8,7 @@ import base64
 import contextlib
 import socket
 import ssl
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
@@ -15,11 +16,14 @@ from urllib.request import getproxies_environment, proxy_bypass_environment  # t
 from cryptography import x509
 
 from medflare.deployment.kit_advice import server_of
-from medflare.deployment.kits import Kit
+from medflare.deployment.kits import Kit, effective
 from medflare.deployment.preflight.base import Check, ok, problem, warning
 from medflare.deployment.preflight.kit_files import SOON
+from medflare.federation.site.job_launcher import PROXIES, has_password
 
 TIMEOUT = 10.0
+LAUNCHER = "process_launcher"
+"""Id of our launcher of job processes in a site's resources.json."""
 FIRST_WORDS = 2.0
 """Seconds to wait for the first bytes of a server that has accepted us; one that speaks later is taken to."""
 MOST_REPLY = 65536
@@ -51,7 +55,25 @@ def reach(kit: Kit, timeout: float = TIMEOUT) -> list[Check]:
         )
         return [problem("server port", f"{where}: {error}", "a connection", remedy)]
     with connection:
-        return [ok("server port", f"{where} answers"), handshake(connection, kit, host)]
+        found = [ok("server port", f"{where} answers"), handshake(connection, kit, host)]
+    return [*found, *_jobs_way(kit, proxy)]
+
+
+def _jobs_way(kit: Kit, proxy: str | None) -> Iterator[Check]:
+    """Yield a problem where the site reaches the server through a proxy and its jobs will not."""
+    if proxy is None or not has_password(proxy):
+        return
+    components = effective(kit, "resources.json").get("components", [])
+    more = [part.get("args", {}).get("more", []) for part in components if part.get("id") == LAUNCHER]
+    if not {name.lower() for names in more for name in names} & PROXIES:
+        yield problem(
+            "proxy of jobs",
+            "the proxy's address holds a user's name or password, which processes of jobs do not get",
+            "a way to the server for every job, whose process has a connection of its own",
+            "Take a proxy that needs no password for this machine, or pass the variable on: "
+            f'{LAUNCHER} with "args": {{"more": ["https_proxy"]}} in local/resources.json. A job\'s '
+            "configuration can read it then",
+        )
 
 
 def connect(host: str, port: int, proxy: str | None, timeout: float) -> socket.socket:

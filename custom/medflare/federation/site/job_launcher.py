@@ -3,7 +3,7 @@
 
 FLARE puts environment variables where a job's configuration says `{$NAME}`, before any code of ours runs, and
 gives a job's process the whole environment of the site's service: passwords of databases, tokens, proxies.
-Here a variable is passed on only if it is on a list.
+Here a variable is passed on only if it is on a list, and the address of a proxy only without a password.
 """
 
 from __future__ import annotations
@@ -38,6 +38,14 @@ PASSED_PREFIXES = (
 )
 """Beginnings of names that are passed on: threads, accelerators, and settings of FLARE and medflare."""
 
+PROXIES = frozenset({"grpc_proxy", "https_proxy", "http_proxy", "all_proxy", "no_grpc_proxy", "no_proxy"})
+"""Variables by which gRPC finds the proxy; a job's process has a connection of its own to the server."""
+
+
+def has_password(proxy: str) -> bool:
+    """Return whether the address of a proxy holds a user's name or password."""
+    return "@" in proxy
+
 
 def job_environment(environment: Mapping[str, str], more: Iterable[str] = ()) -> dict[str, str]:
     """Return the variables of a site's service that the process of a job gets.
@@ -49,7 +57,9 @@ def job_environment(environment: Mapping[str, str], more: Iterable[str] = ()) ->
     return {
         name: value
         for name, value in environment.items()
-        if name in names or name.startswith(PASSED_PREFIXES)
+        if name in names
+        or name.startswith(PASSED_PREFIXES)
+        or (name.lower() in PROXIES and not has_password(value))
     }
 
 
