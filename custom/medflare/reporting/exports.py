@@ -6,7 +6,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from markupsafe import Markup
 
@@ -43,20 +43,22 @@ def scores_csv(record: RunRecord) -> str:
 def rounds_csv(record: RunRecord) -> str:
     """Return every number of every round: metrics of sites and their mean, bytes, seconds; rounds from 1."""
 
-    def rows() -> Iterable[tuple[object, ...]]:
-        for entry in record.rounds:
-            number = entry.round + 1
-            yield record.run_id, number, "", "seconds", entry.seconds
-            for site, values in {**entry.metrics, "mean": entry.mean}.items():
-                for name, value in values.items():
-                    yield record.run_id, number, site, name, value
-            for site, traffic in entry.traffic.items():
-                yield record.run_id, number, site, "bytes_sent", traffic.sent
-                yield record.run_id, number, site, "bytes_received", traffic.received
-            for site in entry.absent:
-                yield record.run_id, number, site, "absent", 1
+    return _table(ROUNDS, ((record.run_id, *row) for row in round_numbers(record)))
 
-    return _table(ROUNDS, rows())
+
+def round_numbers(record: RunRecord) -> Iterator[tuple[int, str, str, float]]:
+    """Yield (round from 1, site, metric, value) of all numbers; the site is empty for the run itself."""
+    for entry in record.rounds:
+        number = entry.round + 1
+        yield number, "", "seconds", entry.seconds
+        for site, values in {**entry.metrics, "mean": entry.mean}.items():
+            for name, value in values.items():
+                yield number, site, name, value
+        for site, traffic in entry.traffic.items():
+            yield number, site, "bytes_sent", traffic.sent
+            yield number, site, "bytes_received", traffic.received
+        for site in entry.absent:
+            yield number, site, "absent", 1
 
 
 def figures(record: RunRecord) -> dict[str, Figure]:

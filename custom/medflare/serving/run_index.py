@@ -51,6 +51,19 @@ class RunIndex:
         single = stored_run(self.folder)
         return [_of_workspace(run) for run in ([single] if single else find_runs(self.folder))]
 
+    def only(self, name: str | None = None) -> ServedRun:
+        """Return the run of this name, or the one that there is.
+
+        Raises:
+            DataError: there is none, or several and no name; it lists them.
+        """
+        runs = self.runs()
+        chosen = [run for run in runs if name in (None, run.name)]
+        if len(chosen) != 1:
+            listed = ", ".join(run.name for run in runs[:20]) or "none"
+            raise DataError(f"{self.folder}: expected one run; name one of these with --run: {listed}.")
+        return chosen[0]
+
     def find(self, name: str) -> ServedRun | None:
         """Return the run of this name, None where there is none. A name is compared, never opened."""
         return next((run for run in self.runs() if run.name == name), None)
