@@ -166,7 +166,10 @@ def _completeness(comparison: Comparison, results: Results) -> str:
     missing = [f"{p} {m} seed {seed}" for p, m, seed in comparison.units() if (p, m, seed) not in results]
     commits = sorted({result.commit for result in results.values() if result.commit})
     seeds = ", ".join(map(str, comparison.seeds))
-    settings = ", ".join(f"{key} {value}" for key, value in comparison.settings.model_dump().items())
+    chosen = comparison.settings.model_dump()
+    settings = ", ".join(
+        f"{key} {value.name if isinstance(value, Path) else value}" for key, value in chosen.items()
+    )
     return (
         f"Seeds {seeds}. Settings: {settings}. Commits: {', '.join(commits) or 'unknown'}. A method stands "
         f"in a table where all its seeds are complete. Not trained: {'; '.join(missing) or 'nothing'}."
