@@ -15,6 +15,7 @@ from medflare.core.json_lines import write_lines
 from medflare.core.run_record import AdapterKind, Estimate, EvaluationRecord, RecordModel
 from medflare.data.cohort import Cohort
 from medflare.data.load import load_cohort
+from medflare.data.settings.cohort import SplitConfig
 from medflare.data.settings.site import SiteConfig
 from medflare.models.backbone import device_of
 
@@ -39,6 +40,16 @@ def logged_progress(what: str) -> Progress:
             LOGGER.info("tested %d of %d %s, about %.0f min left", done, total, what, minutes)
 
     return report
+
+
+def without_training_split(site: SiteConfig) -> SiteConfig:
+    """Return a site that tests every record that has no split of its own, unless site.yaml sets shares."""
+    everything = SplitConfig(train=0, val=0, test=1)
+    cohorts = [
+        cohort if "split" in cohort.model_fields_set else cohort.model_copy(update={"split": everything})
+        for cohort in site.cohort
+    ]
+    return site.model_copy(update={"cohort": tuple(cohorts)})
 
 
 class HasSplit(Protocol):
@@ -207,6 +218,9 @@ class TextRecords(Generic[Opened, Record, Predicted]):
     ) -> EvaluationRecord:
         """Score a result folder on a site's split.
 
+        A site that took no part has trained on nothing: records for which neither its files nor site.yaml
+        have a split are all tested.
+
         Args:
             adapter: the site's own `personalised` folder instead of the result's adapter, or None.
             scorers: instead of those in site.yaml.
@@ -220,14 +234,16 @@ class TextRecords(Generic[Opened, Record, Predicted]):
         chosen: dict[str, Any] = {} if options.batch is None else {"batch": options.batch}
         if options.zero_shot:
             chosen["zero_shot"] = True
+        if role == "unseen" and split == "test":
+            site = without_training_split(site)
         model = open_on_site(self.load, result, site, adapter, **chosen)
         cohort = load_cohort(site)
         records = self.of_split(cohort, split)
         others = len(self.records(cohort)) - len(records)
         if role == "unseen" and split == "test" and records and others:
             LOGGER.warning(
-                "site '%s' took no part in the run, and %d of its %s(s) are not tested, as site.yaml puts "
-                "them in the splits train and val. `--split all` tests them too.",
+                "site '%s' took no part in the run, and %d of its %s(s) are not tested, as its files or "
+                "site.yaml put them in the splits train and val. `--split all` tests them too.",
                 *(site.name, others, self.record_name),
             )
         records = records[: options.limit]

@@ -81,11 +81,18 @@ def test_every_note_of_a_new_folder_is_tested(run: Path, tmp_path: Path) -> None
     assert [[0, 4], [16, 19]] in [mark["spans"] for mark in gold["discontinuous"]]
 
 
+def test_a_new_folder_needs_no_option(run: Path, tmp_path: Path) -> None:
+    write_notes(tmp_path / "sealed")
+    (tested,) = facts("evaluate", run, "-f", site_file(tmp_path))
+    assert (tested["studies"], tested["role"], tested["split"]) == (len(NOTES), "unseen", "test")
+
+
 def test_notes_that_are_not_tested_are_counted(
     run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_notes(tmp_path / "sealed")
-    answered = medflare("evaluate", run, "-f", site_file(tmp_path))
+    shares = {"train": 0.5, "val": 0, "test": 0.5}
+    answered = medflare("evaluate", run, "-f", site_file(tmp_path, split=shares))
     assert answered.exit_code == 0
     assert "of its note(s) are not tested" in caplog.text
     assert "--split all" in caplog.text
