@@ -34,6 +34,7 @@ from method_comparison.comparison_table import Run
 from method_comparison.result import Measured
 from method_comparison.tasks.base import Column, ComparisonTask, Unit
 from method_comparison.tasks.extraction_scores import scored
+from method_comparison.tasks.note_counts import counts_file, read_counts, write_counts
 
 SITES = ("site-1", "site-2", "site-3")
 CORRUPTED = "site-3"
@@ -47,21 +48,24 @@ METRICS = {
     "re_e2e_lenient_f1": "RE end to end, lenient",
     "parse_failure_rate": "unreadable",
 }
-"""Metric of the pooled test notes -> its column; of a new site the entities alone."""
+"""Metric -> its column."""
+PLACES = {"test": "test notes", "new": "the new site"}
+"""Folder of tested notes -> the title of its table."""
 
 
 class RealNotes(Settings):
     """What every method of a comparison has.
 
     Attributes:
-        model: name among `medflare models`; encoder: folder of the encoder's weights.
+        model: name among `medflare models`.
+        encoder: folder of the encoder's weights; where it lies decides no number and is no part of a result.
         train, test, new_site: most notes of all sites together, of the test, and of the new site.
         weighing: of the training notes, those by which Fed-MedLoRA+ weighs updates (D_v).
         few: training notes of all sites together in the partition `few_notes`.
     """
 
     model: str = "smollm2"
-    encoder: Path | None = None
+    encoder: Path | None = Field(default=None, exclude=True)
     train: int = Field(default=77, ge=3)
     test: int = Field(default=19, ge=1)
     new_site: int = Field(default=10, ge=0)
@@ -139,9 +143,11 @@ class NoteExtraction(ComparisonTask[RealNotes, NotesMethod]):
         return Measured(values=scores | seconds, curves={"loss": curve} if curve else {}, bytes=sent)
 
     def places(self, settings: RealNotes, partition: str, folder: Path) -> dict[str, Run]:
-        files = {"test notes": folder / "test.jsonl", "the new site": folder / "new.jsonl"}
         return {
-            place: scored([file], tuple(self.case_columns)) for place, file in files.items() if file.is_file()
+            title: read_counts(file) if file.is_file() else scored([predictions], tuple(METRICS))
+            for place, title in PLACES.items()
+            for file, predictions in [(counts_file(folder, place), folder / f"{place}.jsonl")]
+            if file.is_file() or predictions.is_file()
         }
 
 
@@ -266,6 +272,7 @@ def test_learner(learner: Any, unit: Unit[RealNotes, NotesMethod]) -> dict[str, 
         notes = load_cohort(_site(unit, place, place, **more)).notes
         documents = learner.predictor.documents(notes, place, "generic")
         write_lines(unit.folder / f"{place}.jsonl", documents)
+        write_counts(counts_file(unit.folder, place), documents, tuple(METRICS))
         found = quick_extraction_metrics(documents)
         if place == "test":
             scores |= {name: found[name] for name in METRICS if name in found}

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The comparison on real notes: scores by note without texts, and what decides a result."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from medflare.core.errors import DataError
+from medflare.core.json_lines import write_lines
+from medflare.evaluation.extraction_metrics import quick_extraction_metrics
+from medflare.evaluation.extraction_predictions import ScoredDocument
+from method_comparison.comparison_table import comparison_table
+from method_comparison.configuration import Selection
+from method_comparison.runner import Comparison
+from method_comparison.tasks.note_counts import counts_file, read_counts, write_counts
+from method_comparison.tasks.real_notes import FEW, METRICS, NoteExtraction, RealNotes
+
+FEVER = {"label": "problem", "spans": [[3, 8]]}
+COUGH = {"label": "problem", "spans": [[10, 15]]}
+
+
+def document(name: str, gold: list[object], predicted: list[object], unreadable: int = 0) -> ScoredDocument:
+    return ScoredDocument.model_validate(
+        {
+            "kind": "extraction", "schema_version": 1, "note_id": name, "patient_id": name, "site": "test",
+            "adapter": "generic", "tasks": ["ner"], "gold_entities": gold, "predicted_entities": predicted,
+            "outputs": 2, "faults": {"parse_failure": unreadable} if unreadable else {},
+            "text": "No fever, cough.",
+        }
+    )  # fmt: skip
+
+
+def test_counts_give_the_scores_of_the_notes_and_hold_neither_texts_nor_names(tmp_path: Path) -> None:
+    documents = [
+        document("anna", [FEVER, COUGH], [FEVER]),
+        document("berta", [FEVER], [FEVER, COUGH], unreadable=1),
+    ]
+    file = counts_file(tmp_path, "test")
+    write_counts(file, documents, tuple(METRICS))
+    run = read_counts(file)
+    found = quick_extraction_metrics(documents)
+    assert {name: score.value for name, score in run.scores.items()} == {
+        name: pytest.approx(found[name]) for name in METRICS if name in found
+    }
+    assert len(run.scores["ner_strict_f1"]) == 2
+    text = file.read_text(encoding="utf-8")
+    assert "anna" not in text
+    assert "fever" not in text
+
+
+def test_counts_give_the_table_that_the_predictions_give(tmp_path: Path) -> None:
+    documents = [document("anna", [FEVER, COUGH], [FEVER]), document("berta", [FEVER], [FEVER, COUGH])]
+    write_lines(tmp_path / "test.jsonl", documents)
+    task, settings = NoteExtraction(), RealNotes()
+    tables = [task.places(settings, FEW, tmp_path)]
+    write_counts(counts_file(tmp_path, "test"), documents, tuple(METRICS))
+    tables.append(task.places(settings, FEW, tmp_path))
+    rows = [comparison_table({"m": [t["test notes"]]}, {"m": "m"}, METRICS, {}) for t in tables]
+    assert [list(table) for table in tables] == [["test notes"]] * 2, "the new site was not tested"
+    assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[1]",
+        '{"ner_strict_f1": {"ratio": "f1", "patients": [0], "counts": [[1, -1, 0]]}}',
+        '{"ner_strict_f1": {"ratio": "f1", "patients": [0, 1], "counts": [[1, 1, 0]]}}',
+    ],
+)
+def test_a_damaged_file_of_counts_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "test_counts.json").write_text(text, encoding="utf-8")
+    with pytest.raises(DataError, match=r"test_counts\.json: is no file of counts by note"):
+        read_counts(tmp_path / "test_counts.json")
+
+
+def test_where_the_encoder_lies_is_no_part_of_a_result(tmp_path: Path) -> None:
+    here, there = (
+        Comparison.read("few_real_notes", Selection(settings={"encoder": str(folder)}))
+        for folder in (tmp_path / "a", tmp_path / "b")
+    )
+    assert here.fingerprint("encoder") == there.fingerprint("encoder")
+    other = replace(here, settings=here.settings.model_copy(update={"rounds": 9}))
+    assert here.fingerprint("encoder") != other.fingerprint("encoder")
