@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from fed_equality import Case, in_flare
 from fed_harness import Federation, Make
-from fed_plug import count_writes, interrupted, resumed
+from fed_plug import count_writes, interrupted, interrupted_in, resumed
 from fed_visits import COUNTS
 from safetensors.torch import load_file
 from test_equals_one_process import DRAWN, toy, visits
@@ -19,6 +20,7 @@ from test_extraction_in_rounds import extraction, notes
 
 from medflare.aggregation import RULES
 from medflare.core.tensors import State
+from medflare.federation.server import phases
 
 __all__ = ["extraction", "notes"]
 EVERY = os.environ.get("FAULTS") == "all" and "FAULTS_PLACES" not in os.environ
@@ -218,3 +220,31 @@ def test_every_rule_of_lora_factors_goes_on(extraction: Any, rule: str) -> None:
 def test_no_rule_is_left_out() -> None:
     tried = {case.rule for case in [*CASES, *COMPRESSED, *FURTHER, *OTHER_RULES]}
     assert tried | set(LORA_RULES) == set(RULES)
+
+
+@pytest.mark.fault(
+    "a site is suspended when the server dies", phase="training", result="takes part again after `resume`"
+)
+def test_a_site_that_was_suspended_takes_part_again(
+    federation: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    back = threading.Event()
+
+    def silent(site: str, task: str, message: Any) -> None:
+        if (site, task) == ("site-2", "fit"):
+            back.wait(60)
+
+    def tamper(site: str, task: str, reply: Any) -> None:
+        if task == "initialise":
+            run.change(straggler_timeout=0.1)
+
+    rounds = {"num_rounds": 4, "suspend_rounds": 2, "min_responses": 2}
+    run = federation(controller=rounds, mislead=silent, tamper=tamper)
+    assert interrupted_in(run, monkeypatch, phases, "run_round", call=2)
+    back.set()
+    again = resumed(run)
+    again.mislead = again.tamper = None
+    record = again.run()
+    assert record.status == "completed", record.reason
+    everybody = ["site-1", "site-2", "site-3"]
+    assert [sorted(entry.accepted) for entry in record.rounds] == [["site-1", "site-3"], *[everybody] * 3]

@@ -111,7 +111,8 @@ def prepare(run: Run, further_options: Mapping[str, Any]) -> None:
         **further_options,
     }
     quorum = run.quorum().everybody()
-    sites = run.roster.eligible(0)
+    # Suspended ones too: in a run that goes on they are eligible again later, and then nobody asks.
+    sites = run.roster.members()
     outcome = run.channel.broadcast(PREPARE, accept_any, sites, options=options, quorum=quorum)
     run.channel.require(outcome, quorum.required, "prepare")
     run.declared = outcome.facts

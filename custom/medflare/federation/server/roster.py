@@ -59,6 +59,10 @@ class Roster:
         unavailable = self.unavailable(round_number)
         return [site for site in self.sites if site not in unavailable]
 
+    def members(self) -> list[str]:
+        """Return the sites that belong to the run; one that is suspended takes part again later."""
+        return [site for site in self.sites if site not in self.excluded]
+
     def to_json(self) -> dict[str, Any]:
         """Return JSON types: the fields of `RosterValues`."""
         return {
