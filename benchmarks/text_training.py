@@ -50,6 +50,7 @@ WAYS: dict[str, Way] = {
     BASE: Way("bf16", False),
     "short wording, shared beginnings, fp32": Way("fp32", True),
     "short wording, shared beginnings, bf16": Way("bf16", True),
+    "short wording, shared beginnings, nf4": Way("nf4", True),
 }
 
 
@@ -109,6 +110,12 @@ def trained_loss(learner: ExtractionLearner, way: Way, sample: list[list[int]], 
     return statistics.fmean(losses[-max(steps // 4, 1) :])
 
 
+def frozen_bytes(learner: ExtractionLearner) -> int:
+    """Return the bytes of the backbone's weights as they lie in memory, without the adapter."""
+    frozen = [p for p in learner.model.backbone.model.parameters() if not p.requires_grad]
+    return sum(p.numel() * p.element_size() for p in frozen)
+
+
 def attention_milliseconds() -> dict[str, dict[str, float]]:
     """Return milliseconds of attention over 8 rows of 92 tokens, 9 heads of 64: forward and backward."""
     mask = torch.ones(92, 92, dtype=torch.bool).tril()
@@ -146,39 +153,45 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=4, help="of 8 questions, which stand for the epoch")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--steps", type=int, default=16, help="of AdamW for the loss after training; 0: none")
+    listed = "; ".join(f"{number}: {name}" for number, name in enumerate(WAYS))
+    parser.add_argument("--ways", default=",".join(map(str, range(len(WAYS)))), help=f"numbers of {listed}")
     parser.add_argument("--out", type=Path, help="JSON of all numbers")
     given = parser.parse_args()
+    chosen = {list(WAYS)[int(number)] for number in given.ways.split(",")} | {BASE}
+    ways = {name: way for name, way in WAYS.items() if name in chosen}
     torch.set_num_threads(1)
-    learners = {name: make(way, given) for name, way in WAYS.items()}
+    learners = {name: make(way, given) for name, way in ways.items()}
     lengths = [len(row.ids) for row in learners[BASE].train_rows]
     if any(len(learner.train_rows) != len(lengths) for learner in learners.values()):
         raise SystemExit("the ways have different questions; give shorter notes.")
     cut = sorted(batches(list(range(len(lengths))), lengths, 8, 0), key=lambda p: sum(lengths[i] for i in p))
     places = [int((i + 0.5) * len(cut) / given.batches) for i in range(given.batches)]
     sample = [cut[place] for place in places]
-    seconds: dict[str, list[float]] = {name: [] for name in WAYS}
-    rows: dict[str, dict[str, Any]] = {name: {} for name in WAYS}
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    rows: dict[str, dict[str, Any]] = {name: {} for name in ways}
     for repeat in range(given.repeats + 1):  # the first one warms up
-        for name, way in WAYS.items():
+        for name, way in ways.items():
             taken, loss, tokens = one_epoch(learners[name], way, sample)
             rows[name] |= {"loss": loss, "tokens": tokens}
             if repeat:
                 seconds[name].append(taken * len(cut) / len(sample))
-    for name, way in WAYS.items():
+    for name, way in ways.items():
         ratios = [base / own for base, own in zip(seconds[BASE], seconds[name], strict=True)]
+        rows[name] |= {"frozen_bytes": frozen_bytes(learners[name])}
         rows[name] |= {"epoch_seconds": statistics.median(seconds[name])}
         rows[name] |= {"faster": statistics.median(ratios), "between": [min(ratios), max(ratios)]}
         if given.steps:
             rows[name]["loss_after"] = trained_loss(learners[name], way, sample, given.steps)
     attention = attention_milliseconds()
     print(f"{len(lengths)} questions in {len(cut)} batches, {len(sample)} of them measured\n")
-    print("| way | tokens | CPU s an epoch | times as fast [min, max] | loss | loss after training |")
-    print("|---|---:|---:|---:|---:|---:|")
+    print("| way | tokens | frozen MB | CPU s an epoch | times as fast [min, max] | loss | loss after |")
+    print("|---|---:|---:|---:|---:|---:|---:|")
     for name, row in rows.items():
         low, high = row["between"]
         print(
-            f"| {name} | {row['tokens']:,} | {row['epoch_seconds']:,.0f} | {row['faster']:.2f} [{low:.2f}, "
-            f"{high:.2f}] | {row['loss']:.4f} | {row.get('loss_after', float('nan')):.4f} |"
+            f"| {name} | {row['tokens']:,} | {row['frozen_bytes'] / 1e6:,.0f} | {row['epoch_seconds']:,.0f} "
+            f"| {row['faster']:.2f} [{low:.2f}, {high:.2f}] | {row['loss']:.4f} "
+            f"| {row.get('loss_after', float('nan')):.4f} |"
         )
     print("\n| attention | forward ms | backward ms |\n|---|---:|---:|")
     for name, best in attention.items():

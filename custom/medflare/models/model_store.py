@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
+from pydantic import BaseModel, Field, ValidationError
 
 from medflare.core.config import Settings, parse
 from medflare.core.errors import ConfigError
@@ -166,6 +166,31 @@ def check_unchanged(name: str) -> ModelFacts:
     return facts
 
 
+class ModelType(BaseModel):
+    """What of a Hugging Face config.json says which network it is; the rest is transformers' own."""
+
+    model_type: str
+
+
+def check_architecture(folder: Path) -> None:
+    """Raise ConfigError where a folder's model is none that transformers opens as a language model."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    file = folder / "config.json"
+    try:
+        found = ModelType.model_validate_json(file.read_bytes()).model_type
+    except ValidationError as error:
+        raise ConfigError(
+            f"{file}: {error.errors()[0]['msg']}; expected the config.json of a Hugging Face folder, "
+            "which names its model_type. Copy the folder again."
+        ) from None
+    if found not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise ConfigError(
+            f"'{folder}' holds a model of the architecture '{found}' (model_type in its config.json); "
+            "expected a decoder that the installed transformers has, such as llama, qwen2, mistral or gemma."
+        )
+
+
 def check_model(folder: Path) -> tuple[PlainText, TextCheck]:
     """Load a folder as a site would, and measure it on a short text.
 
@@ -191,6 +216,7 @@ def check_source(source: Path) -> None:
         check_folder(source, "models add")
         if not (source / "config.json").is_file():
             raise ConfigError(f"'{source}' has no config.json; expected a Hugging Face folder.")
+        check_architecture(source)
         return
     if not source.exists():
         hint = (

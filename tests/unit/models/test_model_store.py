@@ -140,6 +140,23 @@ def test_a_folder_is_linked_and_a_damaged_one_named(
         check_unchanged("tiny")
 
 
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ('{"model_type": "mamba9"}', "architecture 'mamba9'.*expected a decoder"),
+        ('{"model_type": "vit"}', "architecture 'vit'"),
+        ("{}", "names its model_type"),
+        ("[1]", "names its model_type"),
+        ('{"model_type"', "Copy the folder again"),
+    ],
+)
+def test_a_folder_that_holds_no_language_model_is_named(config: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").touch()
+    (tmp_path / "config.json").write_text(config, encoding="utf-8")
+    with pytest.raises(ConfigError, match=words):
+        added(tmp_path)
+
+
 def cut_short(path: Path) -> Path:
     write_gguf(path)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
