@@ -70,10 +70,12 @@ def wanted_files(kit: Kit) -> dict[str, dict[str, Any]]:
     only."""
     if kit.role == "admin":
         return {}
-    resources = kit_settings.server_resources if kit.role == "server" else kit_settings.site_resources
+    server = kit.role == "server"
+    resources = kit_settings.server_resources if server else kit_settings.site_resources
+    with_view = (kit_settings.PROGRESS, *([kit_settings.JOB_LOG] if server else []))
     return {
         "resources.json": resources(effective(kit, "resources.json")),
-        "authorization.json": kit_settings.authorization(effective(kit, "authorization.json")),
+        "authorization.json": kit_settings.authorization(effective(kit, "authorization.json"), with_view),
         "privacy.json": _privacy(kit),
         "log_config.json": kit_settings.log_config(effective(kit, "log_config.json")),
     }

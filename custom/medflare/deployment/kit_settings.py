@@ -8,7 +8,7 @@ and returns what it must say, so that settings of the site's own choice survive.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from medflare.deployment.kit_components import KitJobManager, KitStorage, SecureLogging
@@ -36,6 +36,8 @@ _NEVER = {"shell_commands": "none", "byoc": "none", "server-predeployed-flwr": "
 PROGRESS = "app_command"
 """The right to ask a running job for its progress: FLARE's name for a job's own commands, and ours only
 report."""
+JOB_LOG = "get_job_log"
+"""The right to read the log of a job at the server. Logs of sites are not sent there."""
 _EVERYTHING = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate")
 
 
@@ -48,15 +50,19 @@ def kit_classes() -> list[str]:
     return [class_path(component) for component in COMPONENTS]
 
 
-def authorization(given: Mapping[str, Any]) -> dict[str, Any]:
+def authorization(given: Mapping[str, Any], with_view: Sequence[str] = (PROGRESS,)) -> dict[str, Any]:
     """Return `local/authorization.json`: who may do what. No role brings code or reads files by shell.
 
     A role that may do "any" thing gets the rights one by one: FLARE reads the word as these two as well.
+
+    Args:
+        with_view: rights that whoever may look at jobs has too, unless the file says otherwise.
     """
     roles = {}
     for role, rights in given["permissions"].items():
         each = dict(rights) if isinstance(rights, Mapping) else dict.fromkeys(_EVERYTHING, rights)
-        each.setdefault(PROGRESS, each.get("view", "none"))
+        for right in with_view:
+            each.setdefault(right, each.get("view", "none"))
         roles[role] = each | _NEVER
     return {**given, "permissions": roles}
 
