@@ -44,10 +44,10 @@ def check_hookable(module: nn.Module) -> None:
 def _problems(module: nn.Module) -> Iterator[tuple[str, str]]:
     """Yield (name of a layer, why there are no gradients of single examples)."""
     try:
-        from opacus.grad_sample import GradSampleHooks
+        from medflare.differential_privacy.conv1d import SAMPLERS
     except ModuleNotFoundError:
         raise ConfigError(WITHOUT) from None
-    samplers, inside = GradSampleHooks.GRAD_SAMPLERS, list[str]()
+    samplers, inside = SAMPLERS, list[str]()
     for name, layer in module.named_modules():
         learns = any(p.requires_grad for p in layer.parameters(recurse=False))
         if isinstance(layer, _BatchNorm) and (layer.training or learns):

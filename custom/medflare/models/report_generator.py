@@ -121,7 +121,8 @@ class ReportGenerator(EvaluatedModule):
             if settings.projection_norm:
                 self.projection.append(nn.LayerNorm(backbone.hidden))
             self.head = nn.Linear(self.encoder.width, len(CONDITIONS) * len(Code))
-        self.prompts = nn.Parameter(self._first_prompts(seed))
+        # a layer of its own, not a bare parameter: per-example gradients are taken at layers
+        self.prompt_table = nn.Embedding.from_pretrained(self._first_prompts(seed), freeze=False)
         self.register_buffer("marks", self._marks(), persistent=False)
         self.adapters: Any = (
             attach(backbone.model, settings.adapter, adapters, seed)
@@ -136,12 +137,17 @@ class ReportGenerator(EvaluatedModule):
     # ---- parts -------------------------------------------------------------------------------------------
 
     @property
+    def prompts(self) -> Tensor:
+        """The rows [BLA] [POS] [NEG] [UNC], (4, hidden), which learn."""
+        return self.prompt_table.weight
+
+    @property
     def device(self) -> torch.device:
         return self.prompts.device
 
     def body(self) -> list[nn.Parameter]:
         """Return the trainable tensors outside encoder and adapters: projection, head, prompt rows."""
-        return [*self.projection.parameters(), *self.head.parameters(), self.prompts]
+        return [*self.projection.parameters(), *self.head.parameters(), self.prompt_table.weight]
 
     def shared_tensors(self) -> dict[str, Tensor]:
         """Return the tensors outside the adapters that may be communicated, by name."""
@@ -193,7 +199,7 @@ class ReportGenerator(EvaluatedModule):
         parts = [fixed["prefix"], features.visual, fixed["suffix"]]
         if self.settings.prompts:
             marks = 0 if self.marks is None else self.marks  # (14, hidden)
-            parts.append((self.prompts[codes] + marks).to(dtype))  # (B, 14, hidden)
+            parts.append((self.prompt_table(codes) + marks).to(dtype))  # (B, 14, hidden)
         return torch.cat([*parts, fixed["instruction"]], 1)  # (B, P, hidden)
 
     def decode(self, prefix: Tensor, reports: Tensor, present: Tensor | None = None) -> Decoded:

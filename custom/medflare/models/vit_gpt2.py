@@ -135,6 +135,12 @@ class ViTGPT2(EvaluatedModule):
         """Return the parameters by name; GPT-2's output layer is its word table, so it is listed once."""
         return dict(self.network.named_parameters())
 
+    def freeze_tables(self) -> None:
+        """Let only the blocks of both parts learn, and the projection between them; no table does."""
+        self.network.encoder.embeddings.requires_grad_(False)
+        for table in (self.network.decoder.transformer.wte, self.network.decoder.transformer.wpe):
+            table.requires_grad_(False)
+
     def pixels(self, images: Tensor) -> Tensor:
         """Normalise images for the ViT: (batch, 1, H, W) in [0, 1] -> (batch, channels, H, W)."""
         return (images.expand(-1, self.mean.shape[1], -1, -1) - self.mean) / self.std
@@ -148,13 +154,17 @@ class ViTGPT2(EvaluatedModule):
                 behind what is predicted.
             targets: the same, -100 where padded.
         """
+        return F.cross_entropy(self.logits(images, reports).flatten(0, 1), targets.flatten())
+
+    def logits(self, images: Tensor, reports: Tensor) -> Tensor:
+        """Return the logits (B, T, vocabulary), fp32, of reports (B, T) of images (B, 1, H, W)."""
         first = torch.full_like(reports[:, :1], self.begin)  # (B, 1)
         inputs = torch.cat([first, reports[:, :-1]], 1)  # (B, T): targets moved right by one
         with autocast(self.precision, str(self.device)):
-            logits = self.network(
+            logits: Tensor = self.network(
                 pixel_values=self.pixels(images), decoder_input_ids=inputs, use_cache=False
             ).logits  # (B, T, vocabulary)
-        return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+        return logits.float()
 
     @torch.no_grad()
     def generate(self, images: Tensor, decoding: DecodingSettings) -> tuple[list[str], Tensor]:

@@ -257,7 +257,7 @@ def test_a_share_of_images_is_prompted_by_prediction(make: Any) -> None:
     logits = torch.zeros(2000, 14, 4)
     logits[..., 3] = 1.0
     features = VisualFeatures(torch.zeros(2000, 1, 1), torch.zeros(2000, 1), logits)
-    swapped = training._prompt_codes(features, codes, torch.Generator().manual_seed(0))
+    swapped = training.prompt_codes(features, codes, torch.Generator().manual_seed(0))
     share = (swapped == 3).all(1).float().mean().item()
     assert share == pytest.approx(0.2, abs=0.04)
     assert (swapped == 0).all(1).float().mean().item() == pytest.approx(1 - share)

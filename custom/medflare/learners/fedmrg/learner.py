@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from medflare.core.data_order import batches, derived_seed, examples_to_visit
 from medflare.core.metrics import MetricNames, Metrics
 from medflare.core.optimiser_state import moments, restore_moments
+from medflare.core.patient_privacy import PatientPrivacy
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
 from medflare.core.site_description import BackboneFacts, SiteDescription
@@ -28,12 +29,15 @@ from medflare.data.heterogeneity import site_facts
 from medflare.data.images import augment, centre
 from medflare.data.samples import Samples, open_samples
 from medflare.data.settings.site import SiteConfig
+from medflare.differential_privacy.private_step import PrivateTraining
 from medflare.learners.base import BaseLearner, in_parts
 from medflare.learners.client_terms.base import Shared
 from medflare.learners.fedmrg.memory_bank import MemoryBank
+from medflare.learners.fedmrg.private_training import private_module, summed_loss
 from medflare.learners.fedmrg.settings import METHOD, FedMRGSettings
 from medflare.learners.fedmrg.training import Batch, DualAdapterTraining
 from medflare.learners.optim import cosine, scale_rates
+from medflare.learners.private_round import PrivateImages
 from medflare.models.adapters.base import ANCHOR, GENERIC, SPECIALISED
 from medflare.models.backbone import device_of, load_backbone
 from medflare.models.padding import pad
@@ -98,6 +102,15 @@ class FedMRGLearner(BaseLearner):
         self.bank = MemoryBank(settings.bank, model.encoder.width, kept, k_min)
         self.tokens = model.tokenise(samples.reports, settings.max_report_tokens)
         self.training = DualAdapterTraining(site, model, settings, self.bank)
+        self.private: PrivateImages | None = None
+        if settings.dp is not None:
+            self.private = PrivateImages.of(samples, self.train_rows, settings.dp, passes=1)
+            self.private.check(private_module(model, settings))
+            model.eval()
+
+    @property
+    def patient_privacy(self) -> PatientPrivacy | None:
+        return None if self.private is None else self.private.privacy
 
     # ---- what is declared --------------------------------------------------------------------------------
 
@@ -139,6 +152,8 @@ class FedMRGLearner(BaseLearner):
 
     def fit(self, plan: RoundPlan) -> Update:
         """Train one round: a slice of the data, one or two optimiser steps on each mini-batch."""
+        if self.private is not None:
+            return self._fit_privately(self.private, plan)
         started = time.monotonic()
         self.bank.receive(plan)
         self.model.adapters.begin_round(plan.totals, plan.round, plan.rounds)
@@ -155,6 +170,24 @@ class FedMRGLearner(BaseLearner):
         delta, n = self.delta(), len(self.train_rows)
         sums = self._bank_sums(plan) | output.sums | self.model.adapters.auxiliary_sums(n)
         return Update(delta=delta, examples=n, metrics=metrics, sums=sums, factor=output.factor)
+
+    def _fit_privately(self, private: PrivateImages, plan: RoundPlan) -> Update:
+        """Train one round with differential privacy (`private_training`)."""
+        s, optimiser = self.settings, self.training.shared_optimiser
+        generator = torch.Generator().manual_seed(derived_seed(self.seed, self.site, plan.round))
+
+        def begin_step(step: int, of: int) -> None:
+            scale_rates(optimiser, cosine((plan.round + step / of) / max(plan.rounds, 1), s.warmup))
+
+        training = PrivateTraining(
+            module=private_module(self.model, s),
+            patients=private.rows.of_site(self.site),
+            loss=summed_loss(self.training, lambda rows: self._load(rows, generator), generator),
+            chunk=s.batch,
+            optimiser=optimiser,
+            begin_step=begin_step,
+        )
+        return private.fit(self, plan, training, f"settings.lr, which is {s.lr:g}")
 
     def _train(self, cut: list[list[int]], plan: RoundPlan, seed: int) -> dict[str, float]:
         """Train on each mini-batch in turn; the means of the loss terms."""

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from medflare.core.method import Method, MethodFacts, MethodSettings
 from medflare.core.tensor_names import FeatureKind
+from medflare.differential_privacy.settings import PrivacySettings, private_settings_problem
 from medflare.learners.fedmrg.memory_bank import BankMode
 from medflare.learners.setting_types import NotNegative, PositiveCount, Rate, Share
 from medflare.models.adapters.lora import ALL_PROJECTIONS
@@ -68,6 +69,12 @@ class FedMRGSettings(MethodSettings):
         True, description="step 1's student output teaches step 2, as FedDAT's code does"
     )
 
+    dp: PrivacySettings | None = Field(
+        default=None,
+        description="train with differential privacy for patients, in the form of variant `private`: no "
+        "contrast, no bank, one adapter; clip_value is not used",
+    )
+
     # -- evaluation --
     eval_batch: PositiveCount = 32
     eval_limit: int | None = Field(32, description="validation studies drafted per round; None for all")
@@ -107,6 +114,30 @@ class FedMRGSettings(MethodSettings):
             raise ValueError(
                 "model.prompts needs classification: an untrained head would prompt at test time"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _private_form(self) -> FedMRGSettings:
+        if self.dp is None:
+            return self
+        problem = private_settings_problem(
+            checkpointing=False,
+            sums=self.sends_sums,
+            adapter=self.peft_method,
+            adapters=[name for name, row in PEFT_METHODS.items() if row.per_example],
+        )
+        if problem is None and self.contrastive:
+            problem = (
+                "dp: contrastive compares the images of a batch, so none has a gradient of its own: set it "
+                "to false, or take variant 'private'"
+            )
+        if problem is None and self.dual:
+            problem = (
+                "dp: the specialised adapter learns from the same patients without noise and teaches what is "
+                "sent: set dual to false, or take variant 'private'"
+            )
+        if problem:
+            raise ValueError(problem)
         return self
 
     @model_validator(mode="after")
@@ -160,6 +191,7 @@ def _baseline(method: str) -> dict[str, Any]:
 VARIANTS: dict[str, dict[str, Any]] = {
     "fedmrg": {},
     "fed_lora": {**_PLAIN, "model": {"prompts": False}},
+    "private": {"contrastive": False, "dual": False},
     "without_specialised": {"dual": False},
     "without_contrastive": {"contrastive": False},
     "without_prompts": {"classification": False, "model": {"prompts": False}},
@@ -185,6 +217,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
 }
 """Table IV's ablations, Fed-LoRA, and the other adapters of the paper's tables.
+`private` is the form that `dp` can train.
 `without_prompts` drops the diagnosis branch as a whole, since nothing else reads it. `fed_dat` is FedDAT with
 rule weighted_mean, weighting uniform; its halves of (L + KL) / 2 are left out: AdamW sees no scale."""
 

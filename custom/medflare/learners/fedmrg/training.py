@@ -110,7 +110,7 @@ class DualAdapterTraining:
         """
         encoded = self.model.encode(batch.views)  # (N or 2N, S, C), (N or 2N, C)
         features, image = self.image_loss(encoded, batch.codes)
-        prompts = self._prompt_codes(features, batch.codes, generator)
+        prompts = self.prompt_codes(features, batch.codes, generator)
         generic = self._generic_step(batch, features, prompts, image)
         terms = image.terms | generic.terms("loss", "loss_kd_generic")
         features = features.detach()
@@ -226,7 +226,7 @@ class DualAdapterTraining:
             loss, terms["loss_cls"] = loss + s.lambda_cls * cls, cls.item()
         return first, ImageLoss(loss, terms)
 
-    def _prompt_codes(self, features: VisualFeatures, codes: Tensor, generator: torch.Generator) -> Tensor:
+    def prompt_codes(self, features: VisualFeatures, codes: Tensor, generator: torch.Generator) -> Tensor:
         """Return gold codes, and predicted ones for a share of images where the job asks for it (MRG-16)."""
         if self.settings.prompt_dropout == 0 or not self.settings.model.prompts:
             return codes

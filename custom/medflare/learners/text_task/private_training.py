@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """One round of differentially private training of a text model: its rates and loss; the step is
-`differential_privacy.private_step`, of which there is one for all methods."""
+`learners.private_round`, of which there is one for all methods."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
-from medflare.core.errors import UpdateError
 from medflare.core.secure_random import SecureRandom
-from medflare.differential_privacy.private_step import PrivateTraining, train_privately
+from medflare.differential_privacy.private_step import PrivateTraining
 from medflare.learners.client_terms import Watch, no_watch
 from medflare.learners.optim import adamw, rate_factor, scale_rates
+from medflare.learners.private_round import train_private_round
 from medflare.learners.text_task.settings import TextTaskSettings
 from medflare.models.text_model import Sequenced, TextModel
 
@@ -59,13 +58,5 @@ def train_round_privately(
         optimiser=optimiser,
         begin_step=lambda step, of: scale_rates(optimiser, rate_factor("cosine", step / of, chosen.warmup)),
     )
-    devices = [model.device] if model.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
-        train_privately(training, settings.dp, steps, random)
-    if not all(bool(torch.isfinite(p).all()) for p in learned):
-        raise UpdateError(
-            "training left values in the adapter that are not finite; nothing of this round was kept. Lower "
-            f"settings.optimiser.lr, which is {chosen.lr:g}."
-        )
-    return {"steps": float(steps)}
+    rate = f"settings.optimiser.lr, which is {chosen.lr:g}"
+    return train_private_round(training, settings.dp, steps, seed, rate, random)

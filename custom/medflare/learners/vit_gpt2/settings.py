@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from medflare.core.config import Settings
 from medflare.core.method import Method, MethodFacts, MethodSettings
+from medflare.differential_privacy.settings import PrivacySettings
 from medflare.learners.setting_types import ClipNorm, NotNegative, Passes, PositiveCount, Rate, RoundShare
 from medflare.models.vit_gpt2 import BeamSettings, ViTGPT2Settings
 
@@ -33,6 +34,16 @@ class ViTGPT2LearnerSettings(MethodSettings):
     model: ViTGPT2Settings = ViTGPT2Settings()
     optimiser: WholeModelOptimiserSettings = WholeModelOptimiserSettings()
     decoding: BeamSettings = BeamSettings()
+    learns: Literal["all", "blocks"] = Field(
+        "all",
+        description="blocks: attention, feed-forward and norms; tables of words, positions and patches are "
+        "frozen, as per-example gradients of them are not to be had",
+    )
+    dp: PrivacySettings | None = Field(
+        default=None,
+        description="train with differential privacy for patients; wants learns 'blocks' (variant "
+        "`private`), reports no val_loss, and optimiser.clip_norm is not used",
+    )
     local_epochs: Passes = 3
     max_report_tokens: PositiveCount = 128
     augment: bool = Field(default=True, description="crop and turn training images; the paper says nothing")
@@ -41,6 +52,15 @@ class ViTGPT2LearnerSettings(MethodSettings):
     eval_limit: int | None = Field(
         default=32, description="validation images drafted after a round; null for all"
     )
+
+    @model_validator(mode="after")
+    def _private_form(self) -> ViTGPT2LearnerSettings:
+        if self.dp is not None and self.learns != "blocks":
+            raise ValueError(
+                "dp: tables of words and positions are used beside their layers and have no gradients of "
+                "single examples: set learns to 'blocks', or take variant 'private'"
+            )
+        return self
 
     @property
     def classification(self) -> bool:
@@ -66,7 +86,8 @@ PAPER_JOB: dict[str, Any] = {
 """Of the job: L-FedAvg as printed (VG-2, VG-4); the paper names no number of rounds. Its other rules are
 `fedavg`, and `krum` with `{"f": 1, "allow_unsafe": true}`."""
 
-VARIANTS: dict[str, dict[str, Any]] = {"fedvit_gpt2": {}}
+VARIANTS: dict[str, dict[str, Any]] = {"fedvit_gpt2": {}, "private": {"learns": "blocks"}}
+"""`private` is the form that `dp` can train."""
 
 METHOD = Method(
     name="fedvit_gpt2",

@@ -31,7 +31,7 @@ class R2GenGPT(ReportGenerator):
     ) -> None:
         super().__init__(backbone, settings, (), seed, encoder_file)
         self.head.requires_grad_(False)
-        self.prompts.requires_grad_(False)
+        self.prompt_table.requires_grad_(False)
 
     def shared_tensors(self) -> dict[str, Tensor]:
         """Return encoder and projection: nothing else learns."""
