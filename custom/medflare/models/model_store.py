@@ -167,7 +167,7 @@ def check_unchanged(name: str) -> ModelFacts:
 
 
 class ModelType(BaseModel):
-    """What of a Hugging Face config.json says which network it is; the rest is transformers' own."""
+    """Keys of a Hugging Face config.json that say which network it is; the rest is transformers' own."""
 
     model_type: str
 
