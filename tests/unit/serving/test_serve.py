@@ -100,6 +100,14 @@ def test_a_run_that_goes_on_says_how_far_it_is_and_reloads_itself(client: FlaskC
     assert f"script-src 'nonce-{nonce[1]}'" in answer.headers["Content-Security-Policy"]
 
 
+def test_a_run_that_stalled_says_since_when(client: FlaskClient, runs: Path) -> None:
+    """The event of the heartbeat, which also starts the operator's `on_stall`."""
+    event = {"phase": "stalled", "reason": "no progress for 240 s", "time": time.time()}
+    with (runs / "<b>second" / "progress.jsonl").open("a") as file:
+        file.write(json.dumps(event) + "\n")
+    assert "stalled no progress for 240 s" in client.get("/runs/%3Cb%3Esecond/").text
+
+
 def test_a_run_that_is_done_has_no_script(client: FlaskClient) -> None:
     answer = client.get("/runs/first/")
     assert "<script" not in answer.text
