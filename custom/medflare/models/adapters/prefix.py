@@ -9,7 +9,7 @@ from pydantic import Field
 
 from medflare.core.config import Settings
 from medflare.models.adapters.base import PeftMethod
-from medflare.models.adapters.virtual_tokens import VirtualTokens
+from medflare.models.adapters.virtual_tokens import VirtualTokens, cache_argument
 
 
 class PrefixSettings(Settings):
@@ -31,9 +31,10 @@ class PrefixAdapter(VirtualTokens):
 
     def _insert(self, decoder: Any, kwargs: dict[str, Any], batch: int) -> None:
         """Put the prefix's keys and values, (B, heads, V, head size) in every layer, into the empty cache."""
-        cache, prefix = kwargs.get("past_key_values"), self.peft.get_prompt(batch)
+        name, prefix = cache_argument(kwargs), self.peft.get_prompt(batch)
+        cache = kwargs.get(name)
         if cache is None:
-            kwargs["past_key_values"] = prefix
+            kwargs[name] = prefix
             return
         for number, layer in enumerate(prefix.layers):
             cache.update(layer.keys, layer.values, number)

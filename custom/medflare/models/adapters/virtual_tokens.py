@@ -25,6 +25,15 @@ PROMPT = "prompt_embeddings"
 """PEFT's name of what its files hold."""
 
 
+def cache_argument(kwargs: Mapping[str, Any]) -> str:
+    """Return the name by which a decoder is called with keys and values of earlier tokens.
+
+    transformers calls it `cache` since 5.24 and `past_key_values` before; a caller of ours may use the old
+    name with both.
+    """
+    return "cache" if "cache" in kwargs else "past_key_values"
+
+
 class VirtualTokens(AdapterSet):
     """One adapter of virtual tokens on a frozen decoder.
 
@@ -77,7 +86,7 @@ class VirtualTokens(AdapterSet):
         kwargs = dict(kwargs)
         if args:
             kwargs["input_ids"] = args[0]
-        cache = kwargs.get("past_key_values")
+        cache = kwargs.get(cache_argument(kwargs))
         first = cache is None or cache.get_seq_length() == 0
         given = kwargs["inputs_embeds"] if kwargs.get("inputs_embeds") is not None else kwargs["input_ids"]
         batch, tokens = given.shape[0], self.positions
