@@ -134,6 +134,13 @@ def test_a_job_against_the_budget_is_refused_before_it_trains(
     assert not list(run.root.rglob(ACCOUNT)), "nothing was spent"
 
 
+def test_a_canary_counts_and_does_not_stand_for_the_rounds_after_it(private: Make) -> None:
+    run = private(dict.fromkeys(SITES, BUDGET | {"epsilon": (ONE_ROUND + TWO_ROUNDS) / 2}), canary=True)
+    failed(run, "policy.dp: the 2 rounds of this run would bring the epsilon")
+    for site in SITES:
+        assert [charge["steps"] for charge in account(run, site)["sets"][0]["charges"]] == [1]
+
+
 def test_a_site_steps_out_where_its_budget_does_not_reach_and_the_run_goes_on(private: Make) -> None:
     tight = BUDGET | {"epsilon": (ONE_ROUND + TWO_ROUNDS) / 2}
     run = private({"site-2": tight}, min_responses=2)

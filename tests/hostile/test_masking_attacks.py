@@ -232,3 +232,44 @@ def test_a_memory_that_cannot_be_read_refuses(lies: MaskedLies) -> None:
     file.write_text("{", encoding="utf-8")
     with pytest.raises(Refused, match="cannot be read: over which sites a sum"):
         lies.sum_of(Round(number=1))
+
+
+NOISY: dict[str, Any] = {
+    "weighing": "uniform",
+    "most_weight": 1.0,
+    "clip": 0.5,
+    "noise": 1.0,
+    "colluding": 1,
+    "bound": 32.0,
+}
+
+
+def test_a_noisy_sum_that_is_opened_again_has_the_same_noise(lies: MaskedLies) -> None:
+    """A server that says again and again that it crashed would otherwise take the mean of the noise."""
+    before = lies.sum_of(Round(terms=NOISY))
+    in_another_job(lies, "again")
+    again = lies.sum_of(Round(**AGAIN, terms=NOISY | {"attempt": 1}))
+    assert all(torch.equal(before[name], again[name]) for name in before)
+    (lies.server.root / "site-1" / "opened_sums" / "noise.key").unlink()
+    in_another_job(lies, "third")
+    other = lies.sum_of(Round(run_id="third", job="third", terms=NOISY))
+    assert not torch.equal(before[ADAPTER], other[ADAPTER])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"noise": 0.0, "clip": 0.0, "colluding": 0},
+        {"noise": 1.001},
+        {"clip": 0.501},
+        {"colluding": 0},
+        {"bound": 64.0},
+        {"threshold": 4},
+    ],
+    ids=["no noise", "noise", "clip", "collusion", "bound", "threshold"],
+)
+def test_the_same_updates_are_not_summed_under_other_noise(lies: MaskedLies, change: dict[str, Any]) -> None:
+    lies.sum_of(Round(terms=NOISY))
+    in_another_job(lies, "again")
+    with pytest.raises(Refused, match=REFUSED):
+        lies.sum_of(Round(**AGAIN, terms=NOISY | change))

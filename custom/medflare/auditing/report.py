@@ -52,6 +52,18 @@ class Membership(AuditModel):
     )
 
 
+class ShadowAttack(AuditModel):
+    """The likelihood-ratio attack with shadow adapters (`likelihood_ratio`)."""
+
+    shadows: int = Field(ge=4, description="adapters trained on halves of the site's own patients")
+    records: AttackScores
+    patients: AttackScores = Field(description="each patient scored by the mean of its records")
+    offline_records: AttackScores = Field(
+        description="by shadows without the record alone: an attacker who trained none with it"
+    )
+    offline_patients: AttackScores
+
+
 class RepetitionScores(AuditModel):
     """Canaries of one number of repetitions."""
 
@@ -84,6 +96,7 @@ class SiteAudit(AuditModel):
         description="of the run's record: what the accountant promises, if anything"
     )
     membership: Membership
+    shadow_attack: ShadowAttack | None = None
     canaries: Canaries | None = None
     warnings: list[str] = Field(default_factory=list)
 

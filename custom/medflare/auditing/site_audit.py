@@ -9,9 +9,10 @@ from statistics import fmean
 
 from medflare.auditing.canaries import CanaryList
 from medflare.auditing.canary_audit import audit_canaries
-from medflare.auditing.membership import Attack, means_of_patients, membership_attack
-from medflare.auditing.report import AttackScores, Counted, Membership, SiteAudit
-from medflare.auditing.text_tasks import RecordLoss, audited_task, record_losses
+from medflare.auditing.report import Counted, Membership, SiteAudit
+from medflare.auditing.scores import attack_scores
+from medflare.auditing.shadow_adapters import shadow_attack
+from medflare.auditing.text_tasks import RecordLoss, RecordRows, audited_task, record_losses
 from medflare.core.errors import ConfigError, DataError
 from medflare.core.run_record import RunRecord
 from medflare.data.load import load_cohort
@@ -29,6 +30,7 @@ def audit_site(
     *,
     personalised: Path | None = None,
     canaries: CanaryList | None = None,
+    shadows: int = 0,
     batch: int = 16,
 ) -> SiteAudit:
     """Return what a run's adapter gives away of the patients that a site trained it on.
@@ -37,6 +39,7 @@ def audit_site(
         result: `result/adapter` of the run.
         personalised: the site's own adapter folder, instead of the result's.
         canaries: the list of those that the site was trained with; they are no members.
+        shadows: how many shadow adapters are trained for the likelihood-ratio attack; 0 for none.
         batch: prompts at once.
 
     Raises:
@@ -55,22 +58,30 @@ def audit_site(
     opened = open_on_site(task.open, result, site, personalised, batch=batch)
     cohort = load_cohort(site)
     made_up = set() if canaries is None else canaries.record_names
-    losses = {}
+    losses, rows = {}, {}
     for split in ("train", "test"):
         records = task.records.of_split(cohort, split)
         # several cohorts of a site are numbered: 1/canary-0-1
         patients = [one for one in records if task.name(one).rpartition("/")[2] not in made_up]
-        losses[split] = record_losses(task, opened, patients, batch)
+        rows[split] = RecordRows.of(task, opened, patients)
+        losses[split] = record_losses(task.model(opened), rows[split], batch)
     for split, values in losses.items():
         if not values:
             raise DataError(
                 f"site '{site.name}': no {task.records.record_name} of the split '{split}' can be scored. An "
                 "audit compares patients who were trained on with patients who were not."
             )
+    sides = losses["train"], losses["test"]
+    attack = None
+    if shadows:
+        observed = [-loss.adapted for side in sides for loss in side]
+        of_sides = rows["train"], rows["test"]
+        attack = shadow_attack(task, record, site, of_sides, observed, shadows=shadows, batch=batch)
     return SiteAudit(
         adapter="generic" if adapter_kind(personalised) == "generic" else "personalised",
         epsilon=record.epsilon,
-        membership=membership(losses["train"], losses["test"], record.seed),
+        membership=membership(*sides, record.seed),
+        shadow_attack=attack,
         canaries=None if canaries is None else audit_canaries(task, opened, canaries, record.delta, batch),
         warnings=_warnings(record, site, losses, same_cohort=canaries is None),
     )
@@ -81,20 +92,16 @@ def membership(trained: Sequence[RecordLoss], tested: Sequence[RecordLoss], seed
     sides = (trained, tested)
     owners = [[loss.patient for loss in side] for side in sides]
     gains = [[loss.gain for loss in side] for side in sides]
-    of_patients = [means_of_patients(*pair) for pair in zip(gains, owners, strict=True)]
     alone = [[-loss.base for loss in side] for side in sides]
-
-    def over_records(scores: Sequence[Sequence[float]]) -> Attack:
-        return membership_attack(*scores, member_patients=owners[0], other_patients=owners[1], seed=seed)
-
+    over_records, over_patients = attack_scores(*gains, *owners, seed)
     return Membership(
         members=_counted(trained),
         others=_counted(tested),
         mean_gain_members=fmean(gains[0]),
         mean_gain_others=fmean(gains[1]),
-        records=_scores(over_records(gains)),
-        patients=_scores(membership_attack(*of_patients, seed=seed)),
-        without_adapter=over_records(alone).auc,
+        records=over_records,
+        patients=over_patients,
+        without_adapter=attack_scores(*alone, *owners, seed)[0].auc,
     )
 
 
@@ -103,14 +110,6 @@ def _counted(losses: Sequence[RecordLoss]) -> Counted:
         patients=len({loss.patient for loss in losses}),
         records=len(losses),
         examples=sum(loss.examples for loss in losses),
-    )
-
-
-def _scores(attack: Attack) -> AttackScores:
-    return AttackScores(
-        auc=attack.auc,
-        tpr_at_1_percent=attack.true_positives[0.01],
-        tpr_at_01_percent=attack.true_positives[0.001],
     )
 
 

@@ -33,7 +33,7 @@ class AuditedTask(Generic[Opened]):
         open: opens a result folder.
         model: the language model of what was opened.
         rows: (what was opened, records) -> the prompts with their answers that training learns from.
-        name: of a record.
+        name: of a record. records_field: the list of a `Cohort` that holds them.
     """
 
     records: TextRecords[Any, Any, Any]
@@ -41,6 +41,7 @@ class AuditedTask(Generic[Opened]):
     model: Callable[[Opened], TextModel]
     rows: Callable[[Opened, Sequence[Any]], Sequence[Sequenced]]
     name: Callable[[Any], str]
+    records_field: str
 
     def patient(self, record: Any) -> str:
         """Return whose a record is; one that names nobody is a patient of its own."""
@@ -54,6 +55,7 @@ AUDITED: dict[str, AuditedTask[Any]] = {
         model=lambda extractor: extractor.model,
         rows=lambda extractor, notes: extractor.rows(notes)[0],
         name=lambda note: note.note_id,
+        records_field="notes",
     ),
     "questions": AuditedTask(
         records=QUESTIONS,
@@ -61,6 +63,7 @@ AUDITED: dict[str, AuditedTask[Any]] = {
         model=lambda answerer: answerer.model,
         rows=lambda answerer, questions: answerer.rows(questions)[0],
         name=lambda question: question.question_id,
+        records_field="questions",
     ),
     "summaries": AuditedTask(
         records=SUMMARIES,
@@ -68,6 +71,7 @@ AUDITED: dict[str, AuditedTask[Any]] = {
         model=lambda summariser: summariser.model,
         rows=lambda summariser, summaries: summariser.rows(summaries)[0],
         name=lambda summary: summary.summary_id,
+        records_field="summaries",
     ),
 }
 """Task -> how it is audited."""
@@ -107,29 +111,53 @@ class RecordLoss:
         return self.base - self.adapted
 
 
-def record_losses(
-    task: AuditedTask[Opened], opened: Opened, records: Sequence[Any], batch: int
-) -> list[RecordLoss]:
-    """Return the losses of records; those without any example that fits are left out.
+@dataclass(frozen=True, slots=True)
+class RecordRows:
+    """Records with the rows that training learns of each, at least one.
 
-    Afterwards the adapter is in use.
+    Attributes:
+        patients: whose each record is.
     """
-    rows = [(record, task.rows(opened, [record])) for record in records]
-    rows = [(record, examples) for record, examples in rows if examples]
-    flat = [example for _, examples in rows for example in examples]
-    model = task.model(opened)
-    model.adapters.use(())
-    base = example_losses(model, flat, batch)
-    model.adapters.use((GENERIC,))
-    adapted = example_losses(model, flat, batch)
+
+    records: list[Any]
+    patients: list[str]
+    rows: list[Sequence[Sequenced]]
+
+    @classmethod
+    def of(cls, task: AuditedTask[Opened], opened: Opened, records: Sequence[Any]) -> RecordRows:
+        """Return those of the records of which an example fits."""
+        found = [(record, task.rows(opened, [record])) for record in records]
+        kept = [(record, rows) for record, rows in found if rows]
+        return cls([r for r, _ in kept], [task.patient(r) for r, _ in kept], [rows for _, rows in kept])
+
+    def joined(self, other: RecordRows) -> RecordRows:
+        """Return these and the others."""
+        return RecordRows(
+            self.records + other.records, self.patients + other.patients, self.rows + other.rows
+        )
+
+
+def losses_of_records(model: TextModel, records: RecordRows, batch: int) -> list[float]:
+    """Return the mean loss per answer token of each record, by what is in use."""
+    flat = example_losses(model, [row for rows in records.rows for row in rows], batch)
     losses, start = [], 0
-    for record, examples in rows:
-        part = slice(start, start + len(examples))
-        tokens = sum(len(example.ids) - example.start for example in examples)
-        means = [sum(values[part]) / tokens for values in (base, adapted)]
-        losses.append(RecordLoss(task.patient(record), len(examples), *means))
-        start += len(examples)
+    for rows in records.rows:
+        tokens = sum(len(row.ids) - row.start for row in rows)
+        losses.append(sum(flat[start : start + len(rows)]) / tokens)
+        start += len(rows)
     return losses
+
+
+def record_losses(model: TextModel, records: RecordRows, batch: int) -> list[RecordLoss]:
+    """Return the losses of records without and with the adapter, which is in use afterwards."""
+    model.adapters.use(())
+    base = losses_of_records(model, records, batch)
+    model.adapters.use((GENERIC,))
+    adapted = losses_of_records(model, records, batch)
+    return [
+        RecordLoss(patient, len(rows), *losses)
+        for patient, rows, *losses in zip(records.patients, records.rows, base, adapted, strict=True)
+    ]
 
 
 def example_losses(model: TextModel, rows: Sequence[Sequenced], batch: int) -> list[float]:

@@ -26,6 +26,9 @@ def audit(
     canaries: Path | None = typer.Option(
         None, "--canaries", help="The secret list of `medflare cohort canaries`, of a run on its site.yaml."
     ),
+    shadows: int = typer.Option(
+        0, "--shadows", min=0, help="Shadow adapters to train for the likelihood-ratio attack; 16 is usual."
+    ),
     batch: int = typer.Option(16, "--batch", min=1, help="Prompts of one batch."),
     as_json: bool = JSON_OPTION,
 ) -> None:
@@ -55,7 +58,13 @@ def audit(
         with items.item(name):
             site = load_site(site_file, name)
             found[name] = audit_site(
-                record, result, site, personalised=personalised, canaries=secrets, batch=batch
+                record,
+                result,
+                site,
+                personalised=personalised,
+                canaries=secrets,
+                shadows=shadows,
+                batch=batch,
             )
     items.require_some()
     report = AuditReport(

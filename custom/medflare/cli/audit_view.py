@@ -40,6 +40,16 @@ def _table(name: str, audit: SiteAudit) -> Table:
         ("recognised at 0.1 % false alarms", lambda scores: _percent(scores.tpr_at_01_percent)),
     ):
         table.add_row(row, of(found.records), of(found.patients))
+    if audit.shadow_attack is not None:
+        attack = audit.shadow_attack
+        for row, of in (
+            ("AUC", lambda scores: _number(scores.auc)),
+            ("at 1 % false alarms", lambda scores: _percent(scores.tpr_at_1_percent)),
+            ("at 0.1 % false alarms", lambda scores: _percent(scores.tpr_at_01_percent)),
+        ):
+            table.add_row(f"{attack.shadows} shadows: {row}", of(attack.records), of(attack.patients))
+        offline = _number(attack.offline_records.auc), _number(attack.offline_patients.auc)
+        table.add_row(f"{attack.shadows} shadows, offline: AUC", *offline)
     table.add_row("AUC of the frozen model alone", _number(found.without_adapter), "")
     table.add_row("mean gain, trained on", f"{found.mean_gain_members:.3f}", "")
     table.add_row("mean gain, others", f"{found.mean_gain_others:.3f}", "")

@@ -18,6 +18,11 @@ _PIECE = 1 << 18
 """Values that are drawn together, so that the intermediate vectors stay small."""
 
 
+def secret_seed() -> int:
+    """Return a seed in [0, 2^63) from the operating system, for torch's and numpy's generators."""
+    return int.from_bytes(os.urandom(8), "big") >> 1
+
+
 class SecureRandom:
     """A stream of random vectors; not to be shared between threads.
 

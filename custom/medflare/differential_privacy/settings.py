@@ -17,7 +17,10 @@ class PrivacySettings(Settings):
         default=1.0, gt=0, le=1e4, description="noise per step, in multiples of clip_norm"
     )
     clip_norm: float = Field(
-        default=1.0, gt=0, description="largest norm of one patient's gradient, summed over its records"
+        default=1.0,
+        ge=1e-6,  # far below, single precision rounds a clipped gradient up to twice its norm
+        le=1e9,
+        description="largest norm of one patient's gradient, summed over its records",
     )
     sample_rate: float = Field(
         default=0.05, gt=0, le=1, description="probability with which each patient is in a step"

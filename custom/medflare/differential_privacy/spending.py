@@ -32,7 +32,7 @@ from medflare.wire.process_file import FolderLock
 ACCOUNT, HEAD = "account.json", "head.json"
 LOCK_SECONDS = 30.0
 _DIGEST_BYTES = 16
-Admit = Callable[[list[Mechanism], list[Mechanism]], None]
+Admit = Callable[[list[Mechanism]], None]
 
 
 class SpendingError(MedflareError):
@@ -101,13 +101,13 @@ class SpendingBook:
         return [charge.mechanism for charge in _charges(account, self._digests(patients, head))]
 
     def charge(
-        self, patients: Sequence[str], done: Mechanism, run: str, admit: Admit = lambda total, of_run: None
+        self, patients: Sequence[str], done: Mechanism, run: str, admit: Admit = lambda total: None
     ) -> tuple[list[Mechanism], list[Mechanism]]:
         """Write down what is about to be done to these patients, on disk before it is done.
 
         Args:
-            admit: asked with (everything done before, of it this run's) while nobody else can write; raises
-                where it may not be done.
+            admit: asked with everything done before, while nobody else can write; raises where it may not be
+                done.
 
         Returns:
             (everything done to these patients, of it this run's), this included.
@@ -122,7 +122,7 @@ class SpendingBook:
             total, of_run = (
                 [c.mechanism for c in before if every or c.run == run] for every in (True, False)
             )
-            admit(total, of_run)
+            admit(total)
             sets = {one.patients: one.charges for one in account.sets}
             sets[digests] = _with(sets.get(digests, ()), done, run)
             changed = Account(

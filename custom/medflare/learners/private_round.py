@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """One round of differentially private training: the step of `differential_privacy.private_step`, with dropout
-of the run's seed and a check of what was learnt. The same for texts and for images."""
+and a check of what was learnt. The same for texts and for images."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from medflare.core.data_order import derived_seed
 from medflare.core.errors import UpdateError
 from medflare.core.patient_privacy import PatientPrivacy
 from medflare.core.plan import RoundPlan
-from medflare.core.secure_random import SecureRandom
+from medflare.core.secure_random import SecureRandom, secret_seed
 from medflare.core.update import Update
 from medflare.data.patients import named_patient
 from medflare.data.samples import Samples
@@ -30,14 +29,15 @@ def train_private_round(
     training: PrivateTraining,
     settings: PrivacySettings,
     steps: int,
-    seed: int,
     rate: str,
     random: SecureRandom | None = None,
 ) -> dict[str, float]:
     """Take a round's private steps.
 
+    Dropout draws from the operating system too. Which of its numbers a patient gets depends on who else is in
+    the step; if they were known, one patient would change the gradients of others.
+
     Args:
-        seed: of dropout, which need not be secret.
         rate: the learning rate's setting and value, for an error.
         random: of a test, for sampling and noise.
 
@@ -51,7 +51,7 @@ def train_private_round(
     learned = [p for p in training.module.parameters() if p.requires_grad]
     devices = sorted({p.device.index or 0 for p in learned if p.device.type == "cuda"})
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
+        torch.manual_seed(secret_seed())
         train_privately(training, settings, steps, random)
     if not all(bool(torch.isfinite(p).all()) for p in learned):
         raise UpdateError(
@@ -106,8 +106,7 @@ class PrivateImages:
         started, steps = time.monotonic(), self.privacy.steps(plan)
         learner.terms.begin(plan)
         learner.terms.watch(training.optimiser, steps)
-        seed = derived_seed(learner.seed, learner.site, plan.round)
-        metrics = train_private_round(training, self.settings, steps, seed, rate)
+        metrics = train_private_round(training, self.settings, steps, rate)
         training.module.eval()
         output = learner.terms.finish()
         return Update(

@@ -25,7 +25,7 @@ from medflare.protections.base import (
     UpcomingRound,
     layout_of,
 )
-from medflare.protections.settings import ProtectionSettings
+from medflare.protections.settings import ProtectionSettings, SumPrivacySettings
 from medflare.protections.weighting import UpdateWeighting
 from medflare.protocol.messages import CONFIRM, KEYS, REVEAL, SHARES, Reply
 from medflare.protocol.outcome import OnReply, Outcome, TooFewError
@@ -71,6 +71,19 @@ class RevealedSum(BaseModel):
             return cls.model_validate(read_json(file))
         except (OSError, ValueError):
             return None
+
+
+def privacy_of_sites(dp: SumPrivacySettings, number: int, attempt: int) -> dict[str, Any]:
+    """Return the epsilon of one site in the noisy sums of a run up to a round.
+
+    Every round counts, opened or not, and one more for each process that died: it may have opened the sum
+    that the next one repeats. Both parties know who takes part, so nothing is sampled.
+
+    Args:
+        number: of the round, from 0. attempt: how many processes have run the run before this one.
+    """
+    done = Mechanism(noise=dp.noise_multiplier, rate=1.0, steps=number + 1 + attempt)
+    return {"unit": "site", "epsilon": round(epsilon([done], dp.delta), 6), "delta": dp.delta}
 
 
 class MaskedServer(ServerProtection):
@@ -197,16 +210,11 @@ class MaskedServer(ServerProtection):
         return {"clip": dp.clip_norm, "noise": dp.noise_multiplier, "colluding": dp.colluding}
 
     def _privacy(self, number: int) -> dict[str, Any]:
-        """Return what the sums of a run have shown of one site up to a round; empty without noise.
-
-        Every round counts, opened or not. Both parties know who takes part, so nothing is sampled.
-        """
+        """Return what the sums of a run have shown of one site up to a round; empty without noise."""
         dp = self.settings.dp
         if dp is None or not self.coordinator.parameters.noise:
             return {}
-        done = Mechanism(noise=dp.noise_multiplier, rate=1.0, steps=number + 1)
-        facts = {"unit": "site", "epsilon": round(epsilon([done], dp.delta), 6), "delta": dp.delta}
-        return {"privacy": facts}
+        return {"privacy": privacy_of_sites(dp, number, self.attempt)}
 
     def _on_answer(self, task: str) -> OnReply:
         """Return what hands a site's part of a step to the coordinator, with the reason if it is unusable."""

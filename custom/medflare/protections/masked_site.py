@@ -8,8 +8,11 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from torch import Tensor
+
 from medflare.core.errors import UpdateError
 from medflare.core.hints import STATISTICS, RoundHints
+from medflare.core.secure_random import SecureRandom
 from medflare.core.summed_metrics import EXCHANGES, TEST
 from medflare.core.tensors import SharedSpec, State
 from medflare.core.visit_sums import SLOPES
@@ -18,6 +21,7 @@ from medflare.egress.seal import Seal
 from medflare.protections.base import SECURE, SiteProtection, layout_of
 from medflare.protections.limits import limits_of
 from medflare.protections.masked_server import NARROW, WIDE
+from medflare.protections.noise_numbers import noise_numbers
 from medflare.protections.opened_sums import OpenedSums, SumOrigin, state_key, weights_key
 from medflare.protections.weighting import UpdateWeighting
 from medflare.protocol.messages import CONFIRM, EVALUATE, FINISH, FIT, KEYS, REVEAL, SHARES, Request
@@ -138,10 +142,16 @@ class MaskedSite(SiteProtection):
             )
         joined = {**joined, series: [place, terms.attempt]}
         write_json(self.memory, {"run_id": terms.run_id, "joined": joined})
-        member = Member(self.identity, self._layout(terms.layout), self.limits)
+        member = Member(self.identity, self._layout(terms.layout), self.limits, self._noise_numbers)
         advert = member.advertise(terms)
         self.member, self.origin = member, None
         return advert
+
+    def _noise_numbers(self, values: Tensor) -> SecureRandom:
+        """Return the numbers for the noise of an update that `check_training` has admitted."""
+        assert self.member is not None
+        assert self.origin is not None
+        return noise_numbers(self.opened.folder, self.origin, self.member.parameters, values)
 
     def _member(self, request: Request) -> Member:
         """Return the member of the request's round; UpdateError where the site has joined another or none."""
@@ -278,6 +288,7 @@ class MaskedSite(SiteProtection):
                 importance=hints.importance and hints.importance.model_dump(),
                 influence=hints.influence and hints.influence.model_dump(),
                 drawn=hints.snapshot and hints.snapshot.drawn,
+                **_noise_terms(terms),
             ),
         )
 
@@ -302,6 +313,14 @@ class MaskedSite(SiteProtection):
         weighting = UpdateWeighting(by=terms.weighing, max_weight=terms.most_weight, zero_weight=terms.idle)
         weight = weighting.weight(result.facts)
         return Masks(member, self._shares(request), member.layout, weight)
+
+
+def _noise_terms(terms: RoundParameters) -> dict[str, Any]:
+    """Return all by which a server can have other noise on the same updates; empty without noise."""
+    if not terms.noise:
+        return {}
+    noise = [terms.clip, terms.noise, terms.colluding, terms.threshold, terms.bits, terms.bound]
+    return {"noise": [*noise, len(terms.sites)]}
 
 
 class Masks:

@@ -30,6 +30,22 @@ MEANINGS = {
         "The same for an attacker who is wrong about at most one in a thousand. With fewer than a "
         "thousand other patients it means no false alarm at all."
     ),
+    "Recognition of a patient with shadow adapters (AUC)": (
+        "The strongest attack of this audit: it first trains adapters of its own with and without each "
+        "patient and looks which of both this adapter resembles. 0.5 is guessing, and 1 is certainty."
+    ),
+    "Shadow adapters: patients recognised at 1 % false alarms": (
+        "Share of the training patients whom that attack names while it is wrong about at most 1 % of the "
+        "others. Compare it with the simpler attack above; the larger number counts."
+    ),
+    "Shadow adapters: patients recognised at 0.1 % false alarms": (
+        "The same while it is wrong about at most one in a thousand. With fewer than a thousand other "
+        "patients it means no false alarm at all."
+    ),
+    "Shadow adapters without the patient (AUC)": (
+        "The same for an attacker who trained no adapter with the patient, only others without. It costs "
+        "him less, because the adapters can be trained before he knows whom he looks for."
+    ),
     "The same attack without the adapter (AUC)": (
         "A control: the frozen model saw none of these patients, so this should be near 0.5. Where it "
         "is not, the two groups differ by themselves, and the numbers above say less."
@@ -77,8 +93,16 @@ def _site(name: str, audit: SiteAudit) -> dict[str, Any]:
         _estimated("Recognition of a record (AUC)", found.records.auc),
         _estimated("Patients recognised at 1 % false alarms", found.patients.tpr_at_1_percent),
         _estimated("Patients recognised at 0.1 % false alarms", found.patients.tpr_at_01_percent),
-        _estimated("The same attack without the adapter (AUC)", found.without_adapter),
     ]
+    if (attack := audit.shadow_attack) is not None:
+        shadows = "Shadow adapters: patients recognised at"
+        rows += [
+            _estimated("Recognition of a patient with shadow adapters (AUC)", attack.patients.auc),
+            _estimated(f"{shadows} 1 % false alarms", attack.patients.tpr_at_1_percent),
+            _estimated(f"{shadows} 0.1 % false alarms", attack.patients.tpr_at_01_percent),
+            _estimated("Shadow adapters without the patient (AUC)", attack.offline_patients.auc),
+        ]
+    rows.append(_estimated("The same attack without the adapter (AUC)", found.without_adapter))
     if audit.canaries is not None:
         rows.append(_row("Epsilon is at least", f"{audit.canaries.epsilon_lower_bound:.2f}"))
     if audit.epsilon is not None:

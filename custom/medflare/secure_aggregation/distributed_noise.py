@@ -36,7 +36,8 @@ class SumNoise:
 
     Attributes:
         clip: norm to which an update is shortened. most: norm that its rounded form may have: what the sum
-            changes by at most where one site's update is another, or none.
+            changes by at most where one site's update is zero instead. (Where it is another one, the sum
+            changes by twice as much, so epsilon is that of half the noise.)
         sigma: of the site's discrete Gaussian.
     """
 

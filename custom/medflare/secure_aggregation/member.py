@@ -7,7 +7,7 @@ advertise -> share -> mask -> confirm -> reveal, each once and in this order; a 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -34,7 +34,8 @@ class Member:
         identity: the site's name, key and certificate.
         layout: what the site declared before round 1.
         limits: the site's own policy.
-        random: of a test, for the noise of differential privacy; None draws from the operating system.
+        random: (packed update) -> the numbers for its noise of differential privacy; None draws them from the
+            operating system.
     """
 
     def __init__(
@@ -42,10 +43,10 @@ class Member:
         identity: Identity,
         layout: Layout,
         limits: Limits | None = None,
-        random: SecureRandom | None = None,
+        random: Callable[[Tensor], SecureRandom] | None = None,
     ) -> None:
         self.name, self.identity, self.layout = identity.name, identity, layout
-        self.random = random or SecureRandom()
+        self.random = random or (lambda values: SecureRandom())
         self.limits = limits or Limits()
         self._done = 0
 
@@ -116,7 +117,7 @@ class Member:
         out = encode(self.parameters, self.layout, narrow, wide, weight)
         noise = self.parameters.sum_noise
         if noise is not None and not self.parameters.canary:  # after the checks of `encode`, under every mask
-            noisy = noise.add_to(narrow, self.parameters.narrow_ring, self.random)
+            noisy = noise.add_to(narrow, self.parameters.narrow_ring, self.random(narrow))
             out.narrow.copy_(torch.from_numpy(noisy))
         if self.parameters.canary:
             weight = self.parameters.most_weight

@@ -53,8 +53,12 @@ class PatientBudget:
             if spent >= self._rules.epsilon:
                 self._refuse(f"the budget of epsilon {self._rules.epsilon:g} is spent")
 
-    def charge(self, privacy: PatientPrivacy, plan: RoundPlan) -> dict[str, Any]:
+    def charge(self, privacy: PatientPrivacy, plan: RoundPlan, *, alone: bool = False) -> dict[str, Any]:
         """Count a round before it trains; what an unfinished round was counted for stays counted.
+
+        Args:
+            alone: whether this round alone must be within the budget, as the run has trained here before, or
+                it is a canary; else all rounds from this one on must.
 
         Returns:
             `run` and `total`: epsilon of this run and of all, this round included; `delta`, `accountant`, and
@@ -69,10 +73,10 @@ class PatientBudget:
         delta = privacy.delta if rules is None else rules.delta
         accountant = "rdp" if rules is None else rules.accountant
 
-        def admit(before: list[Mechanism], of_run: list[Mechanism]) -> None:
+        def admit(before: list[Mechanism]) -> None:
             if rules is None:
                 return
-            ahead = 1 if of_run else max(plan.rounds - plan.round, 1)
+            ahead = 1 if alone else max(plan.rounds - plan.round, 1)
             whole = Mechanism(noise=done.noise, rate=done.rate, steps=done.steps * ahead)
             wanted = epsilon([*before, whole], delta, accountant)
             if wanted > rules.epsilon:

@@ -265,7 +265,7 @@ class WorkerSession:
             before = {name: value.detach().clone() for name, value in tensors.items()}
         self.learner.load_shared(state)
         plan = self._plan(request, totals)
-        spent = self._charge(plan)
+        spent = self._charge(plan, canary)
         try:
             if not spent:  # a private step is made on one device: its sample is one batch
                 self._begin_helpers(request)
@@ -290,7 +290,7 @@ class WorkerSession:
         policy = Policy(rules=self._site_settings().policy, file=Path(self.config.site_file))
         return PatientBudget(policy, worker_config.privacy_folder(self.config), self.run_id)
 
-    def _charge(self, plan: RoundPlan) -> dict[str, Any]:
+    def _charge(self, plan: RoundPlan, canary: bool) -> dict[str, Any]:
         """Count what a round spends of the patients' privacy before it trains, a canary's too; empty where it
         is not private.
 
@@ -301,7 +301,7 @@ class WorkerSession:
         if privacy is None:
             budget.check(None)
             return {}
-        return budget.charge(privacy, plan)
+        return budget.charge(privacy, plan, alone=canary or self._exchange >= 0)
 
     def _begin_helpers(self, request: TaskRequest) -> None:
         """Let the processes of the site's other devices train on the same request, started where needed."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from medflare.core.plan import RoundPlan
-from medflare.core.run_record import RunRecord, SiteRecord
+from medflare.core.run_record import RoundRecord, RunRecord, SiteRecord
 from medflare.data.settings.site import load_site
 from medflare.learners.registry import build_learner
 from site_builders import write_result
@@ -84,6 +84,8 @@ def make_run(
     record.sites["site-1"] = SiteRecord(
         backbone="tiny", fingerprint=told.backbone.fingerprint, examples=dict(told.examples)
     )
+    record.configuration = {"settings": LEARNT | settings, "controller": {"steps": steps or 1}}
+    record.rounds = [RoundRecord(round=0, seconds=1.0, accepted={"site-1": 1})]
     record.artefacts["final"] = "result/adapter"
     record.write(folder / "run/run.json")
     return AuditedRun(folder / "run", site_file, backbone)

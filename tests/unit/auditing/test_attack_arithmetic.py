@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom, mannwhitneyu
 
 from medflare.auditing.exposure import exposure
+from medflare.auditing.likelihood_ratio import likelihood_ratios
 from medflare.auditing.membership import means_of_patients, membership_attack
 from medflare.auditing.one_run import (
     MOST,
@@ -19,6 +20,7 @@ from medflare.auditing.one_run import (
     epsilon_lower_bound,
     guess_probability,
 )
+from medflare.auditing.shadow_adapters import halves
 
 
 def test_the_area_counts_pairs_and_equal_scores_half() -> None:
@@ -119,3 +121,44 @@ def test_the_bound_is_wrong_in_at_most_a_twentieth_of_audits_of_randomised_respo
         kept = rng.random(100) < math.e / (1 + math.e)
         wrong += epsilon_lower_bound(np.where(kept, coins, ~coins).tolist(), coins.tolist(), 0.0).epsilon > 1
     assert wrong <= 10 + 9  # three standard deviations above the 10 that are allowed
+
+
+# ---- shadows -----------------------------------------------------------------------------------------------
+
+
+def scores_of_models(member: np.ndarray, rng: np.random.Generator, shift: float = 0.0) -> np.ndarray:
+    """Scores of records of very different difficulty, which training raises by 1 with noise of 0.5."""
+    difficulty = np.linspace(-20, 20, member.shape[-1])
+    return difficulty + member + rng.normal(scale=0.5, size=member.shape) + shift
+
+
+def test_shadows_see_what_the_difficulty_of_records_hides() -> None:
+    rng = np.random.default_rng(0)
+    member, inside = np.arange(400) % 2 == 0, halves([str(n) for n in range(400)], 16, 0)
+    observed = scores_of_models(member, rng, shift=-3.0)  # as by a model that others trained too
+    found = likelihood_ratios(observed, scores_of_models(inside, rng), inside)
+    assert membership_attack(observed[member], observed[~member]).auc.value < 0.55
+    best = 0.92  # two normal laws 1 apart of deviation 0.5
+    for scores in (found.online, found.offline):
+        assert membership_attack(scores[member], scores[~member]).auc.value == pytest.approx(best, abs=0.05)
+    ratio = found.online[member].mean() - found.online[~member].mean()
+    assert ratio == pytest.approx((1 / 0.5) ** 2, rel=0.25)
+
+
+def test_shadows_find_nothing_in_a_model_that_saw_nobody() -> None:
+    rng = np.random.default_rng(1)
+    member, inside = np.arange(400) % 2 == 0, halves([str(n) for n in range(400)], 16, 1)
+    found = likelihood_ratios(scores_of_models(np.zeros(400), rng), scores_of_models(inside, rng), inside)
+    ends = membership_attack(found.online[member], found.online[~member]).auc.interval
+    assert ends is not None
+    assert ends[0] < 0.5 < ends[1]
+
+
+def test_every_patient_is_whole_and_inside_half_of_the_shadows() -> None:
+    patients = ["a", "a", "b", "c", "c", "d", "e"]
+    inside = halves(patients, 6, 3)
+    assert (inside.sum(axis=0) == 3).all()
+    assert (inside[:, 0] == inside[:, 1]).all()
+    assert (inside[0] != inside[1]).all()
+    with pytest.raises(ValueError, match="fewer than two shadows"):
+        likelihood_ratios(np.zeros(7), np.zeros((2, 7)), inside[:2])

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,36 @@ def test_an_adapter_that_knows_its_records_by_heart_gives_all_of_them_away(overf
     assert found["mean_gain_members"] > found["mean_gain_others"] + 0.3
     assert found["members"] == {"patients": 12, "records": 24, "examples": 24}
     assert found["without_adapter"]["low"] < 0.5 < found["without_adapter"]["high"]
+
+
+def test_shadow_adapters_recognise_patients_of_an_adapter_that_knows_them_by_heart(
+    overfitted: AuditedRun,
+) -> None:
+    printed = answer("audit", overfitted.folder, "-f", overfitted.site_file, "--shadows", 4)
+    attack = read_audit(overfitted.folder / "audit.json").sites["site-1"].shadow_attack
+    assert attack is not None
+    assert attack.shadows == 4
+    assert attack.records.auc.value > 0.95
+    assert attack.patients.auc.value > 0.95
+    assert attack.offline_patients.auc.value > 0.9
+    assert "4 shadows, offline: AUC" in printed
+    assert "Shadow adapters without the patient" in (overfitted.folder / "audit.html").read_text()
+
+
+@pytest.mark.parametrize("shadows", [2, 5])
+def test_shadows_come_in_pairs_and_not_too_few(overfitted: AuditedRun, shadows: int) -> None:
+    said = refusal(2, "audit", overfitted.folder, "-f", overfitted.site_file, "--shadows", shadows)
+    assert f"--shadows is {shadows}; expected an even number of 4 or more" in said
+
+
+def test_a_record_that_does_not_say_how_the_run_trained_has_no_shadows(
+    overfitted: AuditedRun, tmp_path: Path
+) -> None:
+    shutil.copytree(overfitted.folder, tmp_path / "run")
+    record = json.loads((tmp_path / "run/run.json").read_text())
+    (tmp_path / "run/run.json").write_text(json.dumps(record | {"configuration": {}}))
+    said = refusal(2, "audit", tmp_path / "run", "-f", overfitted.site_file, "--shadows", 4)
+    assert "does not say how 'site-1' trained" in said
 
 
 def test_an_untrained_adapter_gives_nothing_away(tmp_path: Path, tiny_backbone: Path) -> None:

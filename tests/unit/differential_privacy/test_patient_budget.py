@@ -59,6 +59,16 @@ def test_another_job_begins_where_the_one_before_ended(tmp_path: Path) -> None:
     )
 
 
+def test_a_run_that_begins_must_fit_whole_and_one_that_goes_on_round_by_round(tmp_path: Path) -> None:
+    budget = PatientBudget(policy((after(2) + after(3)) / 2), tmp_path, "run-1")
+    budget.charge(PRIVACY, plan(rounds=3), alone=True)  # a canary
+    with pytest.raises(PolicyError, match="the 3 rounds of this run would bring"):
+        budget.charge(PRIVACY, plan(rounds=3))
+    budget.charge(PRIVACY, plan(number=1, rounds=3), alone=True)
+    with pytest.raises(PolicyError, match="this round would bring"):
+        budget.charge(PRIVACY, plan(number=2, rounds=3), alone=True)
+
+
 def test_a_budget_that_was_lowered_below_what_is_spent_admits_nothing(tmp_path: Path) -> None:
     PatientBudget(policy(100), tmp_path, "run-1").charge(PRIVACY, plan())
     with pytest.raises(PolicyError, match=r"the budget of epsilon 0\.1 is spent"):

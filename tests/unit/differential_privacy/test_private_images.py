@@ -166,3 +166,20 @@ def test_a_frozen_encoder_with_batch_norm_is_not_refused(make_fedmrg: Make) -> N
 def test_vit_gpt2_whose_tables_learn_is_refused(make_vit: Make) -> None:
     with pytest.raises(ConfigError, match="dp: tables of words and positions are used beside their layers"):
         make_vit(variant="fedvit_gpt2")
+
+
+@pytest.mark.parametrize("method", ["fedmrg", "vit"])
+def test_augmentation_comes_from_no_seed_that_is_known(
+    method: str, make_fedmrg: Make, make_vit: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds = set()
+    for _ in range(2):
+        learner = {"fedmrg": make_fedmrg, "vit": make_vit}[method](dp=DP | {"sample_rate": 1.0})
+
+        def load(rows: list[int], generator: torch.Generator, whole: Any = learner._load) -> Any:
+            seeds.add(generator.initial_seed())
+            return whole(rows, generator)
+
+        monkeypatch.setattr(learner, "_load", load)
+        learner.fit(RoundPlan(round=0, rounds=2, steps=1))
+    assert len(seeds) == 2

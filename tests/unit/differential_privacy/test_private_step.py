@@ -19,6 +19,7 @@ from medflare.core.secure_random import SecureRandom
 from medflare.data.patients import named_patient
 from medflare.differential_privacy.private_step import PrivateTraining, sample_patients, train_privately
 from medflare.differential_privacy.settings import PrivacySettings
+from medflare.learners.private_round import train_private_round
 from medflare.learners.text_task.settings import TextTaskSettings
 
 MakeLearner = Callable[..., Any]
@@ -108,6 +109,27 @@ def test_a_step_without_any_patient_is_noise_alone() -> None:
     done = train_privately(training, settings, 3, random(4))
     assert (done.steps, done.sampled) == (3, 0)
     assert network.weight.std() > 0
+
+
+def weights_after_dropout() -> torch.Tensor:
+    """Weights after one step whose sampling and noise are those of a key."""
+    network = nn.Sequential(nn.Dropout(0.5), nn.Linear(50, 1, bias=False))
+    nn.init.zeros_(network[1].weight)
+    training = PrivateTraining(
+        module=network,
+        patients=[[0], [1]],
+        loss=lambda rows: network(torch.ones(len(rows), 50)).sum(),
+        chunk=4,
+        optimiser=torch.optim.SGD(network.parameters(), lr=1.0),
+    )
+    settings = PrivacySettings(noise_multiplier=1e-9, sample_rate=1.0)
+    train_private_round(training, settings, 1, "lr", random(7))
+    return network[1].weight.detach()
+
+
+def test_dropout_comes_from_no_seed_that_is_known() -> None:
+    """With known draws a patient who joins a step would move the others' draws, and so their gradients."""
+    assert not torch.allclose(weights_after_dropout(), weights_after_dropout(), atol=1e-3)
 
 
 def test_without_noise_and_clipping_a_step_is_that_of_the_whole_batch() -> None:

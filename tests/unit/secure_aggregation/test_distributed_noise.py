@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,15 @@ import pytest
 import torch
 from scipy import stats
 
-from medflare.core.errors import ConfigError
+from medflare.core.errors import ConfigError, UpdateError
+from medflare.core.patient_privacy import Mechanism
 from medflare.core.secure_random import SecureRandom
 from medflare.core.tensors import SharedSpec
+from medflare.differential_privacy.accounting import epsilon
+from medflare.protections.masked_server import privacy_of_sites
+from medflare.protections.noise_numbers import noise_numbers
+from medflare.protections.opened_sums import SumOrigin
+from medflare.protections.settings import SumPrivacySettings
 from medflare.secure_aggregation.discrete_gaussian import discrete_gaussian
 from medflare.secure_aggregation.distributed_noise import SumNoise
 from medflare.secure_aggregation.fixed_point import Ring
@@ -134,6 +141,39 @@ def test_sums_without_noise_beside_noisy_updates_are_refused() -> None:
 
 
 SHARED: SharedSpec = {"adapter.lora_B": ((64, 64), torch.float32)}
+
+
+def test_an_update_has_the_same_noise_in_the_same_sum_and_other_noise_in_others(
+    tmp_path: Path,
+) -> None:
+    values, origin = torch.ones(8), SumOrigin(state="s", weights="w")
+
+    def words(folder: str = "kit", origin: SumOrigin = origin, values: Any = values, **changes: Any) -> str:
+        numbers = noise_numbers(tmp_path / folder, origin, terms(**changes), values)
+        return str(numbers.words(2))
+
+    assert words() == words(attempt=3, round=2, run_id="other")
+    others = [
+        words(values=torch.full((8,), 1 + 2**-23)),
+        words(origin=SumOrigin(state="t", weights="w")),
+        words(origin=SumOrigin(state="s", weights="x")),
+        words(threshold=3),
+        words(sites=["site-1", "site-2", "site-4"]),
+        words(folder="another kit"),
+    ]
+    assert len({words(), *others}) == 7
+    secret = tmp_path / "kit" / "noise.key"
+    assert secret.stat().st_mode & 0o077 == 0
+    secret.write_bytes(b"short")
+    with pytest.raises(UpdateError, match="cannot give an update the noise it had before"):
+        words()
+
+
+def test_each_round_and_each_server_that_died_counts_as_one_noisy_sum() -> None:
+    settings = SumPrivacySettings(noise_multiplier=2.0, delta=1e-4)
+    told = privacy_of_sites(settings, number=3, attempt=2)
+    expected = epsilon([Mechanism(noise=2.0, rate=1.0, steps=6)], 1e-4)
+    assert told == {"unit": "site", "epsilon": pytest.approx(expected, abs=1e-5), "delta": 1e-4}
 
 
 def test_a_site_refuses_less_noise_than_its_policy_asks_for() -> None:

@@ -22,6 +22,7 @@ from medflare.core.optimiser_state import moments, restore_moments
 from medflare.core.patient_privacy import PatientPrivacy
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
+from medflare.core.secure_random import secret_seed
 from medflare.core.site_description import BackboneFacts, SiteDescription
 from medflare.core.tensors import SharedSpec, State, without_prefix
 from medflare.core.update import Update
@@ -174,7 +175,7 @@ class FedMRGLearner(BaseLearner):
     def _fit_privately(self, private: PrivateImages, plan: RoundPlan) -> Update:
         """Train one round with differential privacy (`private_training`)."""
         s, optimiser = self.settings, self.training.shared_optimiser
-        generator = torch.Generator().manual_seed(derived_seed(self.seed, self.site, plan.round))
+        generator = torch.Generator().manual_seed(secret_seed())  # why: `train_private_round`
 
         def begin_step(step: int, of: int) -> None:
             scale_rates(optimiser, cosine((plan.round + step / of) / max(plan.rounds, 1), s.warmup))

@@ -148,7 +148,7 @@ class TextTaskLearner(RecordsLearner[SettingsT, Record, Sequenced]):
         patients, privacy = self.patients.of_site(self.site), self.patient_privacy
         steps = privacy.steps(plan) if privacy else 0
         return train_round_privately(
-            self.model, self.train_rows, patients, self.settings, steps, seed, self.terms.watch
+            self.model, self.train_rows, patients, self.settings, steps, self.terms.watch
         )
 
     def _begin_training(self) -> None:

@@ -23,7 +23,6 @@ def train_round_privately(
     patients: Sequence[Sequence[int]],
     settings: TextTaskSettings,
     steps: int,
-    seed: int,
     watch: Watch = no_watch,
     random: SecureRandom | None = None,
 ) -> dict[str, float]:
@@ -31,7 +30,6 @@ def train_round_privately(
 
     Args:
         patients: positions in `rows` of each patient's.
-        seed: of dropout, which need not be secret.
         random: of a test, for sampling and noise.
 
     Returns:
@@ -59,4 +57,4 @@ def train_round_privately(
         begin_step=lambda step, of: scale_rates(optimiser, rate_factor("cosine", step / of, chosen.warmup)),
     )
     rate = f"settings.optimiser.lr, which is {chosen.lr:g}"
-    return train_private_round(training, settings.dp, steps, seed, rate, random)
+    return train_private_round(training, settings.dp, steps, rate, random)

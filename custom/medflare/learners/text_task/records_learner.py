@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from medflare.core.data_order import batches, derived_seed, drawn
+from medflare.core.data_order import DataOrder, batches, derived_seed, drawn
 from medflare.core.metrics import MetricNames, Metrics
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
@@ -90,6 +90,12 @@ class RecordsLearner(BaseLearner, Generic[SettingsT, Record, Row]):
     def training_rows(self) -> tuple[Sequence[Row], Counter[str]]:
         """Return the rows to learn from, as `rows_of`."""
         return self.rows_of(self.records("train"))
+
+    def learn_from(self, cohort: Cohort) -> None:
+        """Take the training records of another cohort in place of the site's, as an audit's shadows do."""
+        self.cohort = cohort
+        self.train_rows, self.lost = self.training_rows()
+        self.order = DataOrder(max(len(self.train_rows), 1), self.order.seed)
 
     @property
     def training_examples(self) -> int:

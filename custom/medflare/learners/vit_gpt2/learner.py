@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from medflare.core.data_order import derived_seed
 from medflare.core.patient_privacy import PatientPrivacy
 from medflare.core.plan import RoundPlan
+from medflare.core.secure_random import secret_seed
 from medflare.core.site_description import BackboneFacts, SiteDescription
 from medflare.core.update import Update
 from medflare.data.heterogeneity import site_facts
@@ -106,7 +106,7 @@ class ViTGPT2Learner(ImageReportLearner):
     def _fit_privately(self, private: PrivateImages, plan: RoundPlan) -> Update:
         """Train one round with differential privacy; no loss of validation images is reported."""
         chosen, optimiser = self.settings.optimiser, self.round_optimiser()
-        generator = torch.Generator().manual_seed(derived_seed(self.seed, self.site, plan.round))
+        generator = torch.Generator().manual_seed(secret_seed())  # why: `train_private_round`
         self.model.train()
         training = PrivateTraining(
             module=self.model,
