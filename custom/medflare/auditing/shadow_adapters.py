@@ -88,11 +88,11 @@ def shadow_attack(
     both = sides[0].joined(sides[1])
     inside = halves(both.patients, shadows, record.seed)
     learner: Any = build_learner(record.method, schedule.settings, site, record.seed)
-    first, (own, values) = learner.initial_shared(), learner.local_state()
-    own = copied(own)
+    first, (local, values) = learner.initial_shared(), learner.local_state()
+    local = copied(local)
     scores = []
     for number, chosen in enumerate(inside):
-        learner.load_local_state(copied(own), values)
+        learner.load_local_state(copied(local), values)
         learner.learn_from(Cohort(name=site.name, **{task.records_field: _split(both.records, chosen)}))
         state = copied(first)
         for place in range(schedule.rounds):
