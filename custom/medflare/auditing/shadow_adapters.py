@@ -8,7 +8,7 @@ outside. They are trained at this hospital alone: what others contributed to the
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,8 +26,20 @@ from medflare.core.tensors import State
 from medflare.data.cohort import Cohort
 from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.statistics import Array
-from medflare.learners.registry import build_learner
 from medflare.models.adapters.base import GENERIC
+
+
+@dataclass(frozen=True, slots=True)
+class Shadows:
+    """How many shadow adapters are trained, and by what.
+
+    Attributes:
+        count: an even number. build: (method, settings, site, seed) -> learner, `learners.build_learner`;
+            given here because attacks need no method of training and stay below all of them.
+    """
+
+    count: int
+    build: Callable[[str, dict[str, Any], SiteConfig, int], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +81,7 @@ def shadow_attack(
     sides: tuple[RecordRows, RecordRows],
     observed: Sequence[float],
     *,
-    shadows: int,
+    shadows: Shadows,
     batch: int,
 ) -> ShadowAttack:
     """Return the likelihood-ratio attack on a run's adapter.
@@ -77,17 +89,16 @@ def shadow_attack(
     Args:
         sides: records that were trained on and others, with their rows.
         observed: the score of each by the run's adapter, those trained on first: less its loss.
-        shadows: how many adapters are trained, an even number.
 
     Raises:
         ConfigError: there are too few shadows, or the record does not say how the run trained.
     """
-    if shadows < LEAST or shadows % 2:
-        raise ConfigError(f"--shadows is {shadows}; expected an even number of {LEAST} or more.")
+    if shadows.count < LEAST or shadows.count % 2:
+        raise ConfigError(f"--shadows is {shadows.count}; expected an even number of {LEAST} or more.")
     schedule = Schedule.of(record, site.name)
     both = sides[0].joined(sides[1])
-    inside = halves(both.patients, shadows, record.seed)
-    learner: Any = build_learner(record.method, schedule.settings, site, record.seed)
+    inside = halves(both.patients, shadows.count, record.seed)
+    learner = shadows.build(record.method, schedule.settings, site, record.seed)
     first, (local, values) = learner.initial_shared(), learner.local_state()
     local = copied(local)
     scores = []
@@ -103,7 +114,7 @@ def shadow_attack(
         learner.model.adapters.use((GENERIC,))
         scores.append([-loss for loss in losses_of_records(learner.model, both, batch)])
     found = likelihood_ratios(np.array(observed), np.array(scores), inside)
-    return _attack(found, sides, shadows, record.seed)
+    return _attack(found, sides, shadows.count, record.seed)
 
 
 def halves(patients: Sequence[str], shadows: int, seed: int) -> NDArray[np.bool_]:

@@ -11,7 +11,7 @@ from medflare.auditing.canaries import CanaryList
 from medflare.auditing.canary_audit import audit_canaries
 from medflare.auditing.report import Counted, Membership, SiteAudit
 from medflare.auditing.scores import attack_scores
-from medflare.auditing.shadow_adapters import shadow_attack
+from medflare.auditing.shadow_adapters import Shadows, shadow_attack
 from medflare.auditing.text_tasks import RecordLoss, RecordRows, audited_task, record_losses
 from medflare.core.errors import ConfigError, DataError
 from medflare.core.run_record import RunRecord
@@ -30,7 +30,7 @@ def audit_site(
     *,
     personalised: Path | None = None,
     canaries: CanaryList | None = None,
-    shadows: int = 0,
+    shadows: Shadows | None = None,
     batch: int = 16,
 ) -> SiteAudit:
     """Return what a run's adapter gives away of the patients that a site trained it on.
@@ -39,7 +39,7 @@ def audit_site(
         result: `result/adapter` of the run.
         personalised: the site's own adapter folder, instead of the result's.
         canaries: the list of those that the site was trained with; they are no members.
-        shadows: how many shadow adapters are trained for the likelihood-ratio attack; 0 for none.
+        shadows: for the likelihood-ratio attack; None leaves it out.
         batch: prompts at once.
 
     Raises:
@@ -73,7 +73,7 @@ def audit_site(
             )
     sides = losses["train"], losses["test"]
     attack = None
-    if shadows:
+    if shadows is not None:
         observed = [-loss.adapted for side in sides for loss in side]
         of_sides = rows["train"], rows["test"]
         attack = shadow_attack(task, record, site, of_sides, observed, shadows=shadows, batch=batch)
