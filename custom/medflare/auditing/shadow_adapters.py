@@ -43,7 +43,7 @@ class Shadows:
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class PastTraining:
     """Rounds in which a site's update was accepted, and what its plans asked for."""
 
     settings: dict[str, Any]
@@ -52,7 +52,7 @@ class Schedule:
     fraction: float | None
 
     @classmethod
-    def of(cls, record: RunRecord, site: str) -> Schedule:
+    def of(cls, record: RunRecord, site: str) -> PastTraining:
         """Return how a run trained at a site.
 
         Raises:
@@ -95,10 +95,10 @@ def shadow_attack(
     """
     if shadows.count < LEAST or shadows.count % 2:
         raise ConfigError(f"--shadows is {shadows.count}; expected an even number of {LEAST} or more.")
-    schedule = Schedule.of(record, site.name)
+    past = PastTraining.of(record, site.name)
     both = sides[0].joined(sides[1])
     inside = halves(both.patients, shadows.count, record.seed)
-    learner = shadows.build(record.method, schedule.settings, site, record.seed)
+    learner = shadows.build(record.method, past.settings, site, record.seed)
     first, (local, values) = learner.initial_shared(), learner.local_state()
     local = copied(local)
     scores = []
@@ -106,9 +106,9 @@ def shadow_attack(
         learner.load_local_state(copied(local), values)
         learner.learn_from(Cohort(name=site.name, **{task.records_field: _split(both.records, chosen)}))
         state = copied(first)
-        for place in range(schedule.rounds):
+        for place in range(past.rounds):
             learner.load_shared(state)
-            delta = learner.fit(schedule.plan(place, record.seed + number)).delta
+            delta = learner.fit(past.plan(place, record.seed + number)).delta
             state = {name: value + delta[name] for name, value in state.items()}
         learner.load_shared(state)
         learner.model.adapters.use((GENERIC,))
