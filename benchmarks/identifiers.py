@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recall and precision of the identifier rules, on identifiers that are planted in synthetic notes.
 
-`python benchmarks/identifiers.py [--notes FOLDER]` prints the table of docs/results/identifiers.md. Names are
-drawn from lists that the detector does not have, most of them with a word beside them that tells. The
-sentences are of the detector's author, so the recall is an upper bound.
+    python benchmarks/identifiers.py [--notes FOLDER | --images FOLDER]
+
+prints the numbers of docs/results/identifiers.md. Names are drawn from lists that the detector does not have,
+most of them with a word beside them that tells. The sentences are of the detector's author, so the recall is
+an upper bound.
 """
 
 from __future__ import annotations
@@ -14,9 +16,13 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+from PIL import Image, ImageDraw
+
 from medflare.data.load import load_cohort
 from medflare.data.settings.site import SiteConfig
 from medflare.identifiers.kinds import KINDS, Kind
+from medflare.identifiers.pixels import burned_in_text
 from medflare.identifiers.rules import RuleDetector
 from medflare.synthetic.notes.generate import generate_notes
 from medflare.synthetic.notes.profiles import NOTE_HOSPITALS
@@ -113,14 +119,49 @@ def measure(texts: list[str], seed: int) -> tuple[dict[str, tuple[int, int]], Co
     return rows, false, total
 
 
+WORDS = ("WHITCOMBE, MARY", "DOB 03/14/1951", "ID 00481516", "Mercy Hospital")
+SIZES = (10, 14, 20, 28)
+"""Heights of the letters that are burned in, in pixels."""
+
+
+def measure_pictures(folder: Path, seed: int, copy_flagged: Path | None) -> None:
+    """Print how many pictures are flagged as they are, and with a line of text in a corner."""
+    draw, files = random.Random(seed), sorted(p for p in folder.iterdir() if p.suffix in (".jpg", ".png"))
+    found, flagged = dict.fromkeys(SIZES, 0), 0
+    for file in files:
+        picture = Image.open(file).convert("L")
+        if burned_in_text(np.asarray(picture, dtype=np.float32) / 255):
+            flagged += 1
+            if copy_flagged is not None:
+                copy_flagged.mkdir(parents=True, exist_ok=True)
+                picture.save(copy_flagged / f"{file.stem}.png")
+        for size in SIZES:
+            planted, text = picture.copy(), draw.choice(WORDS)
+            left, top = draw.choice([(0, 0), (1, 0), (0, 1), (1, 1)])
+            place = (
+                8 + left * max(picture.width - 16 - 9 * size, 0),
+                8 + top * (picture.height - 20 - size),
+            )
+            ImageDraw.Draw(planted).text(place, text, fill=draw.choice([255, 200]), font_size=size)
+            found[size] += burned_in_text(np.asarray(planted, dtype=np.float32) / 255)
+    print(f"\n{len(files)} pictures, {flagged} flagged as they are; look at them to count false alarms.")
+    for size, count in found.items():
+        print(f"line of {size} pixels burned in: {count} of {len(files)} flagged")
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--notes", type=Path, help="BRAT folder of real, de-identified notes for false alarms"
     )
+    parser.add_argument("--images", type=Path, help="folder of pictures, for burned-in text")
+    parser.add_argument("--flagged", type=Path, help="where to copy pictures that are flagged as they are")
     parser.add_argument("--count", type=int, default=600)
     given = parser.parse_args()
+    if given.images is not None:
+        measure_pictures(given.images, 0, given.flagged)
+        return
     each = given.count // len(NOTE_HOSPITALS)
     texts = [note.text for profile in NOTE_HOSPITALS for note in generate_notes(profile, each)]
     rows, false, total = measure(texts, 0)

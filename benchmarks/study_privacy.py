@@ -2,7 +2,8 @@
 """Utility against epsilon: Fed-MedLoRA on synthetic notes under patient-level DP-SGD, and a step's cost.
 
 A seed decides the training notes of all sites and the run; held-out notes are the same for all. Every unit
-(arm, seed) trains three sites by `in_process.loop.federate` and measures the loss per answer token on them.
+(arm, seed) trains the sites by `in_process.loop.federate` and measures on held-out notes the loss per answer
+token, and the share of questions whose greedy answer is right to the last token.
 Units that are in results.json are not run again. The table is written by the same command.
 """
 
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from scipy import stats
 
 from medflare.aggregation import make_rule
 from medflare.core.plan import RoundPlan
@@ -25,9 +27,11 @@ from medflare.differential_privacy.accounting import noise_for
 from medflare.differential_privacy.settings import PrivacySettings
 from medflare.in_process.loop import federate
 from medflare.learners.registry import build_learner
+from medflare.models.padding import batches_by_length, pad_rows
 from medflare.recipes.job_reader import read_job
 
 SITES = ("site-1", "site-2", "site-3")
+"""Those of the synthetic hospitals that train, at most."""
 DELTA = 1e-4
 FREE: dict[str, Any] = {"noise_multiplier": 1e-9, "delta": DELTA}
 ARMS = ("plain", "sampled", "clipped", "8", "3", "1")
@@ -95,8 +99,37 @@ def learners_of(out: Path, seed: int, given: argparse.Namespace) -> dict[str, An
             ),
             seed,
         )
-        for name in SITES
+        for name in SITES[: given.sites]
     }
+
+
+@torch.no_grad()
+def right_answers(learner: Any, rows: list[Any], batch: int = 32) -> float:
+    """Return the share of rows whose every answer token is the likeliest after those before it, so that
+    greedy decoding writes the right answer."""
+    model, right = learner.model, 0
+    with model.evaluating():
+        for part in batches_by_length([row.ids for row in rows], batch):
+            chosen = [rows[i] for i in part]
+            ids, _ = pad_rows([row.ids for row in chosen], model.padding, model.device, left=False)
+            best = model.backbone.model(input_ids=ids[:, :-1], use_cache=False).logits.argmax(-1)
+            for row, found in zip(chosen, best, strict=True):
+                answer = torch.tensor(row.ids[row.start :])
+                right += bool((found[row.start - 1 : len(row.ids) - 1].cpu() == answer).all())
+    return right / len(rows)
+
+
+def quality(learners: dict[str, Any], state: Any, count: int) -> dict[str, float]:
+    """Return the means over sites of loss and right answers on held-out questions."""
+    losses, right = [], []
+    for learner in learners.values():
+        learner.load_shared({key: value.clone() for key, value in state.items()})
+        learner.use()
+        # every k-th row, so that all notes are in it
+        rows = list(learner.val_rows)[:: max(1, len(learner.val_rows) // count)][:count]
+        losses.append(learner.mean_loss(rows))
+        right.append(right_answers(learner, rows))
+    return {"loss": statistics.fmean(losses), "right": statistics.fmean(right)}
 
 
 def run_unit(learners: dict[str, Any], start: Any, arm: str, seed: int, given: argparse.Namespace) -> Any:
@@ -115,34 +148,39 @@ def run_unit(learners: dict[str, Any], start: Any, arm: str, seed: int, given: a
         state={name: value.clone() for name, value in start.items()},
     )
     seconds = (time.process_time() - began) / (given.rounds * given.steps * len(learners))
-    losses = []
     for name, learner in learners.items():
         learner.patients = rows[name]
-        learner.load_shared({key: value.clone() for key, value in state.items()})
-        learner.use()
-        losses.append(learner.mean_loss(learner.val_rows[: given.test_rows]))
     noise = dp.noise_multiplier if dp and dp.noise_multiplier > 1e-6 else 0.0
-    return {"loss": statistics.fmean(losses), "noise": noise, "step_seconds": seconds}
+    return quality(learners, state, given.test_rows) | {"noise": noise, "step_seconds": seconds}
+
+
+KEYS = (("loss", 1, 4), ("right", 100, 1))
+
+
+def _spread(values: list[float], digits: int) -> str:
+    """Return the mean with its 95 % t-interval over seeds; the value alone of one seed."""
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    if len(values) == 1:
+        return mean
+    half = stats.t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
+    return f"{mean} ± {half:.{digits}f}"
 
 
 def table(results: dict[str, dict[str, Any]], seeds: list[str]) -> str:
-    """Return the table in Markdown: mean and range over seeds."""
+    """Return the table in Markdown: means and intervals over seeds."""
     lines = [
-        "| arm | noise multiplier | loss per token, mean (min to max) | CPU s a step |",
-        "|---|---|---|---|",
+        "| arm | noise multiplier | loss per token | right answers, % | CPU s a step |",
+        "|---|---|---|---|---|",
     ]
     for arm in ("start", *ARMS):
         found = [results[f"{arm}:{seed}"] for seed in seeds if f"{arm}:{seed}" in results]
         if not found:
             continue
-        losses = [one["loss"] for one in found]
-        spread = f"{statistics.fmean(losses):.4f} ({min(losses):.4f} to {max(losses):.4f})"
+        loss, right = (_spread([one[key] * scale for one in found], digits) for key, scale, digits in KEYS)
         noise = f"{found[0]['noise']:.2f}" if found[0]["noise"] else "none"
         seconds = statistics.fmean(one["step_seconds"] for one in found)
         title = TITLES.get(arm, "before training")
-        lines.append(
-            f"| {title} | {noise} | {spread} | {seconds:.2f} |" if seconds else f"| {title} | | {spread} | |"
-        )
+        lines.append(f"| {title} | {noise} | {loss} | {right} | {f'{seconds:.2f}' if seconds else ''} |")
     return "\n".join(lines) + "\n"
 
 
@@ -154,6 +192,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--arms", default=",".join(ARMS))
     parser.add_argument("--patients", type=int, default=300, help="training patients of a site")
+    parser.add_argument("--sites", type=int, default=3)
     parser.add_argument("--batch", type=int, default=30, help="mean number of patients in a step")
     parser.add_argument("--records", type=int, default=2, help="most questions of a patient in a step")
     parser.add_argument("--rounds", type=int, default=3)
@@ -175,12 +214,8 @@ def main() -> None:
         write_cohorts(given.out / "cohorts", int(seed), given.patients, given.test)
         learners = learners_of(given.out / "cohorts", int(seed), given)
         start = next(iter(learners.values())).initial_shared()
-        losses = []
-        for learner in learners.values():
-            learner.load_shared({key: value.clone() for key, value in start.items()})
-            learner.use()
-            losses.append(learner.mean_loss(learner.val_rows[: given.test_rows]))
-        results[f"start:{seed}"] = {"loss": statistics.fmean(losses), "noise": 0.0, "step_seconds": 0.0}
+        before = quality(learners, start, given.test_rows)
+        results[f"start:{seed}"] = before | {"noise": 0.0, "step_seconds": 0.0}
         for arm in missing:
             results[f"{arm}:{seed}"] = run_unit(learners, start, arm, int(seed), given)
             file.write_text(json.dumps(results, indent=1) + "\n")

@@ -10,27 +10,22 @@ from medflare.auditing.report import AttackScores
 
 
 def attack_scores(
-    members: Sequence[float],
-    others: Sequence[float],
-    member_patients: Sequence[str],
-    other_patients: Sequence[str],
+    scores: tuple[Sequence[float], Sequence[float]],
+    patients: tuple[Sequence[str], Sequence[str]],
     seed: int,
 ) -> tuple[AttackScores, AttackScores]:
     """Return the attack over records, and over patients by the means of their records.
 
     Args:
-        members, others: scores of records; a higher one means "trained on".
-        member_patients, other_patients: whose each is.
+        scores: of records that were trained on, and of others; a higher one means "trained on".
+        patients: whose each is.
         seed: of the intervals.
     """
     over_records = membership_attack(
-        members, others, member_patients=member_patients, other_patients=other_patients, seed=seed
+        *scores, member_patients=patients[0], other_patients=patients[1], seed=seed
     )
-    of_patients = [
-        means_of_patients(scores, owners)
-        for scores, owners in ((members, member_patients), (others, other_patients))
-    ]
-    return _scores(over_records), _scores(membership_attack(*of_patients, seed=seed))
+    members, others = (means_of_patients(*side) for side in zip(scores, patients, strict=True))
+    return _scores(over_records), _scores(membership_attack(members, others, seed=seed))
 
 
 def _scores(attack: Attack) -> AttackScores:

@@ -23,7 +23,6 @@ from medflare.core.errors import ConfigError
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import RunRecord
 from medflare.core.tensors import State
-from medflare.data.cohort import Cohort
 from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.statistics import Array
 from medflare.models.adapters.base import GENERIC
@@ -104,7 +103,7 @@ def shadow_attack(
     scores = []
     for number, chosen in enumerate(inside):
         learner.load_local_state(copied(local), values)
-        learner.learn_from(Cohort(name=site.name, **{task.records_field: _split(both.records, chosen)}))
+        learner.learn_from(task.cohort(site.name, _split(both.records, chosen)))
         state = copied(first)
         for place in range(past.rounds):
             learner.load_shared(state)
@@ -144,12 +143,12 @@ def _attack(
     found: RatioScores, sides: tuple[RecordRows, RecordRows], shadows: int, seed: int
 ) -> ShadowAttack:
     """Return the attack's report; the first records are those that were trained on."""
-    owners, cut = [side.patients for side in sides], len(sides[0].patients)
+    owners, cut = (sides[0].patients, sides[1].patients), len(sides[0].patients)
 
     def parts(scores: Array) -> tuple[list[float], list[float]]:
         return scores[:cut].tolist(), scores[cut:].tolist()
 
-    online, offline = (attack_scores(*parts(s), *owners, seed) for s in (found.online, found.offline))
+    online, offline = (attack_scores(parts(s), owners, seed) for s in (found.online, found.offline))
     return ShadowAttack(
         shadows=shadows,
         records=online[0],

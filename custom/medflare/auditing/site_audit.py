@@ -89,11 +89,10 @@ def audit_site(
 
 def membership(trained: Sequence[RecordLoss], tested: Sequence[RecordLoss], seed: int) -> Membership:
     """Return the attack by the fall of the loss, over records and over patients."""
-    sides = (trained, tested)
-    owners = [[loss.patient for loss in side] for side in sides]
-    gains = [[loss.gain for loss in side] for side in sides]
-    alone = [[-loss.base for loss in side] for side in sides]
-    over_records, over_patients = attack_scores(*gains, *owners, seed)
+    owners = [loss.patient for loss in trained], [loss.patient for loss in tested]
+    gains = [loss.gain for loss in trained], [loss.gain for loss in tested]
+    alone = [-loss.base for loss in trained], [-loss.base for loss in tested]
+    over_records, over_patients = attack_scores(gains, owners, seed)
     return Membership(
         members=_counted(trained),
         others=_counted(tested),
@@ -101,7 +100,7 @@ def membership(trained: Sequence[RecordLoss], tested: Sequence[RecordLoss], seed
         mean_gain_others=fmean(gains[1]),
         records=over_records,
         patients=over_patients,
-        without_adapter=attack_scores(*alone, *owners, seed)[0].auc,
+        without_adapter=attack_scores(alone, owners, seed)[0].auc,
     )
 
 

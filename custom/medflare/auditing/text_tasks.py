@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from medflare.core.errors import ConfigError
+from medflare.data.cohort import Cohort
 from medflare.models.adapters.base import GENERIC
 from medflare.models.continuations import log_likelihoods
 from medflare.models.text_model import Sequenced, TextModel
@@ -33,7 +34,7 @@ class AuditedTask(Generic[Opened]):
         open: opens a result folder.
         model: the language model of what was opened.
         rows: (what was opened, records) -> the prompts with their answers that training learns from.
-        name: of a record. records_field: the list of a `Cohort` that holds them.
+        name: of a record. cohort: (name, records) -> a cohort of nothing else.
     """
 
     records: TextRecords[Any, Any, Any]
@@ -41,7 +42,7 @@ class AuditedTask(Generic[Opened]):
     model: Callable[[Opened], TextModel]
     rows: Callable[[Opened, Sequence[Any]], Sequence[Sequenced]]
     name: Callable[[Any], str]
-    records_field: str
+    cohort: Callable[[str, list[Any]], Cohort]
 
     def patient(self, record: Any) -> str:
         """Return whose a record is; one that names nobody is a patient of its own."""
@@ -55,7 +56,7 @@ AUDITED: dict[str, AuditedTask[Any]] = {
         model=lambda extractor: extractor.model,
         rows=lambda extractor, notes: extractor.rows(notes)[0],
         name=lambda note: note.note_id,
-        records_field="notes",
+        cohort=lambda name, notes: Cohort(name=name, notes=notes),
     ),
     "questions": AuditedTask(
         records=QUESTIONS,
@@ -63,7 +64,7 @@ AUDITED: dict[str, AuditedTask[Any]] = {
         model=lambda answerer: answerer.model,
         rows=lambda answerer, questions: answerer.rows(questions)[0],
         name=lambda question: question.question_id,
-        records_field="questions",
+        cohort=lambda name, questions: Cohort(name=name, questions=questions),
     ),
     "summaries": AuditedTask(
         records=SUMMARIES,
@@ -71,7 +72,7 @@ AUDITED: dict[str, AuditedTask[Any]] = {
         model=lambda summariser: summariser.model,
         rows=lambda summariser, summaries: summariser.rows(summaries)[0],
         name=lambda summary: summary.summary_id,
-        records_field="summaries",
+        cohort=lambda name, summaries: Cohort(name=name, summaries=summaries),
     ),
 }
 """Task -> how it is audited."""

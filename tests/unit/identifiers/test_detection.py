@@ -122,9 +122,25 @@ def radiograph() -> Image.Image:
 
 
 @pytest.mark.parametrize(
-    ("text", "burned"), [("", False), ("R", False), ("WHITCOMBE, MARY", True), ("DOB 03/14/1951", True)]
+    ("text", "size", "grey", "burned"),
+    [
+        ("", 22, 255, False),
+        ("R", 22, 255, False),
+        ("WHITCOMBE, MARY", 22, 255, True),
+        ("DOB 03/14/1951", 22, 255, True),
+        ("WHITCOMBE, MARY", 11, 230, True),
+    ],
 )
-def test_a_line_of_text_in_the_pixels_is_noticed_and_a_side_marker_is_not(text: str, burned: bool) -> None:
+def test_a_line_of_text_in_the_pixels_is_noticed_and_a_side_marker_is_not(
+    text: str, size: int, grey: int, burned: bool
+) -> None:
     image = radiograph()
-    ImageDraw.Draw(image).text((20, 20), text, fill=255, font_size=22)
+    ImageDraw.Draw(image).text((20, 20), text, fill=grey, font_size=size)
     assert burned_in_text(np.asarray(image, dtype=np.float32) / 255) is burned
+
+
+def test_text_in_a_large_picture_is_noticed() -> None:
+    image = radiograph().resize((2100, 2100))
+    ImageDraw.Draw(image).text((60, 60), "WHITCOMBE, MARY", fill=255, font_size=60)
+    assert burned_in_text(np.asarray(image, dtype=np.float32) / 255)
+    assert not burned_in_text(np.asarray(radiograph().resize((2100, 2100)), dtype=np.float32) / 255)
