@@ -30,7 +30,7 @@ from medflare.models.adapters.base import GENERIC
 
 @dataclass(frozen=True, slots=True)
 class Shadows:
-    """How many shadow adapters are trained, and by what.
+    """Number of shadow adapters, and the function that builds their learner.
 
     Attributes:
         count: an even number. build: (method, settings, site, seed) -> learner, `learners.build_learner`;
