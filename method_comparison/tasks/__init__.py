@@ -14,6 +14,7 @@ TASKS = {
     "client_selection": "method_comparison.tasks.client_selection:ClientSelection",
     "extraction": "method_comparison.tasks.extraction:Extraction",
     "report_generators": "method_comparison.tasks.report_generators:ReportGenerators",
+    "visit_generators": "method_comparison.tasks.visit_generators:VisitGenerators",
     "fedmrg": "method_comparison.tasks.fedmrg:FedMRG",
     "fedvit_gpt2": "method_comparison.tasks.fedvit_gpt2:FedViT",
     "knowledge_odds": "method_comparison.tasks.knowledge_odds:KnowledgeOdds",

@@ -17,10 +17,12 @@ from pydantic import Field
 
 from medflare.core.config import Settings
 from medflare.core.errors import ConfigError
-from method_comparison.published import MILLIONS, published_table
+from method_comparison.published import MILLIONS, published_tables
 from method_comparison.result import Measured
 from method_comparison.tasks.base import Column, ComparisonTask, ShownRow, Unit
 
+UNSEEN = ("bleu_1", "bleu_4", "rouge_l", "label_f1", "label_recall", "label_precision")
+"""Scores on the test set of a source that no client has."""
 SHIFTS = (1, 7, 13)
 """Places by which drafts are moved to other patients in the control."""
 
@@ -64,15 +66,21 @@ class ReportGenerators(ComparisonTask[GeneratorComparison, GeneratorMethod]):
     partitions = ("synthetic", "benchmark")
     columns: ClassVar[Mapping[str, Column]] = {
         "bleu_1": Column(title="BLEU-1"),
+        "bleu_2": Column(title="BLEU-2"),
+        "bleu_3": Column(title="BLEU-3"),
         "bleu_4": Column(title="BLEU-4"),
         "rouge_l": Column(title="ROUGE-L"),
         "label_f1": Column(title="CE F1, example-based"),
+        "label_recall": Column(title="CE recall"),
+        "label_precision": Column(title="CE precision"),
         "label_micro_f1": Column(title="label F1"),
         "swapped_f1": Column(title="label F1, images swapped", tested=False),
         "unseen_bleu_1": Column(title="unseen: BLEU-1"),
         "unseen_bleu_4": Column(title="unseen: BLEU-4"),
         "unseen_rouge_l": Column(title="unseen: ROUGE-L"),
         "unseen_label_f1": Column(title="unseen: CE F1"),
+        "unseen_label_recall": Column(title="unseen: CE recall"),
+        "unseen_label_precision": Column(title="unseen: CE precision"),
         "distinct": Column(title="different drafts", tested=False),
         "millions": Column(title="parameters sent, M", scale=1.0, digits=2, tested=False),
         "bytes_a_round": Column(title="MB a site and round, bf16", scale=1.0, digits=2, tested=False),
@@ -94,9 +102,6 @@ class ReportGenerators(ComparisonTask[GeneratorComparison, GeneratorMethod]):
     def train(self, unit: Unit[GeneratorComparison, GeneratorMethod]) -> Measured:
         import torch
 
-        from medflare.aggregation import make_rule
-        from medflare.core.plan import RoundPlan
-        from medflare.in_process.loop import federate
         from medflare.learners.registry import build_learner
 
         settings, own = unit.settings, unit.own
@@ -110,28 +115,42 @@ class ReportGenerators(ComparisonTask[GeneratorComparison, GeneratorMethod]):
             losses = [update.metrics["loss"] for update in updates.values()]
             curve.append((float(number + 1), float(np.mean(losses))))
 
-        state = federate(
-            learners,
-            make_rule(own.rule, own.rule_settings),
-            settings.rounds,
-            lambda number: RoundPlan(
-                round=number,
-                rounds=settings.rounds,
-                seed=unit.seed,
-                steps=settings.steps,
-                fraction=settings.fraction,
-            ),
-            on_round=keep,
-        )
+        state = self._federate(unit, learners, keep)
         sent = sum(tensor.numel() for tensor in state.values())
         for learner in learners.values():
             learner.load_shared(state)
-        size = 2 * sent
+        size = 2 * sent * self._exchanges(own)
         values = self._all_scores(settings, unit.partition, learners)
         values |= {"millions": sent / 1e6, "bytes_a_round": 2 * size / 1e6}
         return Measured(
             values=values, curves={"loss": curve}, bytes=2 * size * settings.rounds * len(learners)
         )
+
+    def _exchanges(self, own: GeneratorMethod) -> int:
+        """Return how often a site sends an update in a round."""
+        return 1
+
+    def _federate(
+        self, unit: Unit[GeneratorComparison, GeneratorMethod], learners: Mapping[str, Any], keep: Any
+    ) -> Mapping[str, Any]:
+        """Train all rounds and return the shared state; `keep` sees every exchange."""
+        from medflare.aggregation import make_rule
+        from medflare.core.plan import RoundPlan
+        from medflare.in_process.loop import federate
+
+        settings = unit.settings
+
+        def plan(number: int) -> RoundPlan:
+            return RoundPlan(
+                round=number,
+                rounds=settings.rounds,
+                seed=unit.seed,
+                steps=settings.steps,
+                fraction=settings.fraction,
+            )
+
+        rule = make_rule(unit.own.rule, unit.own.rule_settings)
+        return federate(learners, rule, settings.rounds, plan, on_round=keep)
 
     def _sites(self, unit: Unit[GeneratorComparison, GeneratorMethod]) -> dict[str, Any]:
         """Return the configuration of every site that trains."""
@@ -175,22 +194,21 @@ class ReportGenerators(ComparisonTask[GeneratorComparison, GeneratorMethod]):
         found = scores(settings, places[False]) if places[False] else {}
         if places[True]:
             unseen = scores(settings, places[True])
-            found |= {f"unseen_{name}": unseen[name] for name in ("bleu_1", "bleu_4", "rouge_l", "label_f1")}
+            found |= {f"unseen_{name}": unseen[name] for name in UNSEEN}
         return found
 
     def notes(self, partition: str, rows: Mapping[str, ShownRow[GeneratorComparison]]) -> Sequence[str]:
         if not rows:
             return ()
         settings = next(iter(rows.values())).settings
-        lines = published_table(list(rows), settings.setting)
+        tables = published_tables(list(rows), settings.setting)
         sent = ", ".join(f"{name} {MILLIONS[name]} M" for name in rows if name in MILLIONS)
         found = [f"The papers report as sent: {sent}."] if sent else []
-        return [*found, "\n".join(lines)] if lines else found
+        return [*found, *("\n".join(lines) for lines in tables)]
 
 
 def scores(settings: GeneratorComparison, tested: Sequence[tuple[Any, Any, list[int]]]) -> dict[str, float]:
     """Draft (learner, samples, rows) with the shared model and score all of them together."""
-    from medflare.evaluation.report_metrics import label_metrics, quick_metrics, rule_codes
     from medflare.tasks.reports.evaluation import draft, greedy
 
     references: list[str] = []
@@ -208,9 +226,28 @@ def scores(settings: GeneratorComparison, tested: Sequence[tuple[Any, Any, list[
         drafts += texts
         for shift in SHIFTS:
             moved[shift] += list(np.roll(texts, shift))
-    codes = np.concatenate(gold)
-    found = quick_metrics(references, drafts, codes)
+    return scores_of(references, drafts, np.concatenate(gold), moved)
+
+
+def scores_of(
+    references: Sequence[str],
+    drafts: Sequence[str],
+    codes: np.ndarray,
+    moved: Mapping[int, Sequence[str]],
+) -> dict[str, float]:
+    """Score drafts, and the same ones moved to other patients.
+
+    Args:
+        codes: (n, 14) of the references. moved: shift -> the drafts in their other places.
+    """
+    from medflare.evaluation.report_metrics import label_metrics, quick_metrics, rule_codes
+
+    labels = label_metrics(codes, rule_codes(drafts))
+    found = quick_metrics(references, drafts, codes) | labels
     swapped = [label_metrics(codes, rule_codes(texts))["label_micro_f1"] for texts in moved.values()]
-    kept = ("bleu_1", "bleu_4", "rouge_l", "label_f1", "label_micro_f1")
+    kept = (
+        *("bleu_1", "bleu_2", "bleu_3", "bleu_4", "rouge_l"),
+        *("label_f1", "label_recall", "label_precision", "label_micro_f1"),
+    )
     control = {"swapped_f1": float(np.mean(swapped)), "distinct": len(set(drafts)) / len(drafts)}
     return {name: found[name] for name in kept} | control

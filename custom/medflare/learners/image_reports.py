@@ -22,7 +22,6 @@ from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
 from medflare.core.update import Update
 from medflare.data.images import augment, centre
-from medflare.data.samples import Samples
 from medflare.learners.base import BaseLearner, require_finite
 from medflare.learners.optim import scale_rates, take_step
 from medflare.models.padding import pad
@@ -76,20 +75,18 @@ class ImageReportLearner(BaseLearner):
     """Learner of a model that writes a report for each image.
 
     Args:
-        samples: the site's images and reports.
+        samples: the site's images and reports, as `split_rows` and `texts` read them.
         model: what learns.
     """
 
     settings: Any
     model: Any
 
-    def __init__(
-        self, site: str, samples: Samples, model: Any, settings: ImageReportSettings, seed: int
-    ) -> None:
+    def __init__(self, site: str, samples: Any, model: Any, settings: ImageReportSettings, seed: int) -> None:
         self.samples, self.model, self.settings = samples, model, settings
-        self.train_rows = samples.split_indices("train")
+        self.train_rows = self.split_rows("train")
         super().__init__(site, seed, len(self.train_rows))
-        self.tokens: list[list[int]] = model.tokenise(samples.reports, settings.max_report_tokens)
+        self.tokens: list[list[int]] = model.tokenise(self.texts(), settings.max_report_tokens)
 
     # ---- what a method adds ------------------------------------------------------------------------------
 
@@ -109,6 +106,22 @@ class ImageReportLearner(BaseLearner):
         shared: dict[str, Tensor] = self.model.shared_tensors()
         return shared
 
+    # ---- the site's examples -----------------------------------------------------------------------------
+
+    def split_rows(self, split: str) -> list[int]:
+        """Return the examples of a split."""
+        rows: list[int] = self.samples.split_indices(split)
+        return rows
+
+    def texts(self) -> list[str]:
+        """Return the report of each example."""
+        reports: list[str] = self.samples.reports
+        return reports
+
+    def rows_loss(self, rows: list[int]) -> float:
+        """Return the mean negative log-likelihood per report token."""
+        return split_loss(self, rows)
+
     # ---- training ----------------------------------------------------------------------------------------
 
     def fit(self, plan: RoundPlan) -> Update:
@@ -120,8 +133,8 @@ class ImageReportLearner(BaseLearner):
         self.terms.begin(plan)
         metrics = self._train(cut, plan, seed) | {"steps": float(len(cut))}
         output = self.terms.finish()
-        if held_out := self.samples.split_indices("val"):
-            metrics["val_loss"] = split_loss(self, held_out)
+        if held_out := self.split_rows("val"):
+            metrics["val_loss"] = self.rows_loss(held_out)
         metrics |= output.metrics | {"seconds": time.monotonic() - started}
         return Update(
             delta=self.delta(),

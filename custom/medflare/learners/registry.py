@@ -16,6 +16,8 @@ from medflare.core.learner import Learner
 from medflare.core.method import Method
 from medflare.core.plugins import find_plugin, is_admitted
 from medflare.core.task import Task
+from medflare.learners.ct2replong.settings import METHOD as CT2REPLONG
+from medflare.learners.dcl.settings import METHOD as DCL
 from medflare.learners.extraction.settings import METHOD as FED_MEDLORA
 from medflare.learners.fedmrg.settings import METHOD as FEDMRG
 from medflare.learners.fedtar.settings import METHOD as FEDTAR
@@ -32,6 +34,8 @@ from medflare.tasks import get_task
 METHODS: dict[str, Method[Any]] = {
     method.name: method
     for method in (
+        CT2REPLONG,
+        DCL,
         FED_MEDLORA,
         FEDMRG,
         FEDTAR,

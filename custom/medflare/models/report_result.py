@@ -19,7 +19,7 @@ from medflare.models.adapters.base import GENERIC
 from medflare.models.adapters.registry import settings_of_file
 from medflare.models.generators.folder import WRITERS, open_writer
 from medflare.models.generators.language_folder import LANGUAGE_WRITERS, open_language_writer
-from medflare.models.generators.writing import ReportWriter
+from medflare.models.generators.writing import VocabularyWriter
 from medflare.models.longitudinal_folder import open_longitudinal
 from medflare.models.longitudinal_generator import FILE as VISITS_FILE
 from medflare.models.longitudinal_generator import LongitudinalGenerator
@@ -35,7 +35,7 @@ from medflare.models.result_files import (
 from medflare.models.vit_gpt2 import FILE, ViTGPT2
 from medflare.models.vit_gpt2_folder import open_vit_gpt2
 
-Drafter = ReportGenerator | ViTGPT2 | ReportWriter
+Drafter = ReportGenerator | ViTGPT2 | VocabularyWriter
 """Model that drafts a report from an image."""
 
 

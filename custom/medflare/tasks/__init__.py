@@ -30,7 +30,7 @@ TASKS: dict[str, Task] = {
             record_name="study",
             records_name="studies",
             headline=(*_TEXT, "cider", *_LABELS, "change_f1", "change_opposite"),
-            score_result="medflare.learners.fedtar.result:score_result",
+            score_result="medflare.learners.visit_results:score_result",
         ),
         Task(
             name="extraction",

@@ -64,6 +64,27 @@ SETTINGS |= {
     "transformer": GENERATOR | {"model": WRITER},
     "r2gen": GENERATOR | {"model": WRITER | {"memory": "relational"}},
     "wcl": GENERATOR | {"model": WRITER | {"memory": "relational", "contrast_width": 8}, "clusters": 3},
+    "dcl": GENERATOR
+    | {
+        "model": {
+            "encoder": SMALL_IMAGE,
+            **{"width": 16, "layers": 1, "attention_heads": 2, "graph_heads": 2, "positions": 48},
+            **{"feed_forward": 32, "graph_feed_forward": 32, "contrast_width": 8},
+        },
+        "queue": 16,
+    },
+    "ct2replong": GENERATOR
+    | {
+        "model": {
+            "encoder": {
+                **{"image_size": 32, "slices": 2, "patch": 16, "slice_patch": 1},
+                **{"width": 16, "attention_heads": 2},
+            },
+            **{name: value for name, value in WRITER.items() if name != "encoder"},
+        },
+        "visits": 3,
+        "max_former_tokens": 8,
+    },
     "r2gengpt": GENERATOR | {"model": {"encoder": SMALL_IMAGE}},
     "promptmrg": GENERATOR
     | {

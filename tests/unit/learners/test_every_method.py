@@ -61,6 +61,14 @@ COMMUNICATED = {
     "transformer": {"encoder", "transformer"},
     "r2gen": {"encoder", "transformer"},
     "wcl": {"encoder", "transformer", "compare"},
+    "ct2replong": {
+        *("encoder", "transformer", "former_words", "fuse"),
+        *("memory_in", "memory_out", "first_visit"),
+    },
+    "dcl": {
+        *("encoder", "bring", "graph", "text"),
+        *("image_projection", "text_projection", "match", "temperature"),
+    },
     "r2gengpt": {"encoder", "projection"},
     "promptmrg": {"encoder", "projection", "head", "prompts", "adapter", "query", "attention"},
 }
@@ -146,7 +154,10 @@ LOCAL: dict[str, dict[str, Any]] = {
     "fed_medlora": {"sharing": "fedsa"},
     "question_answering": {"sharing": "fedsa"},
     "summarisation": {"sharing": "freeze_a"},
-    **{method: {} for method in ("fedtar", "transformer", "r2gen", "wcl", "r2gengpt", "promptmrg")},
+    **{
+        method: {}
+        for method in ("fedtar", "transformer", "r2gen", "wcl", "dcl", "ct2replong", "r2gengpt", "promptmrg")
+    },
 }
 """Settings by which a method keeps tensors of its own; FedTAR and generators keep moments (TAR-19, BL-1)."""
 RESTARTED: list[tuple[str, dict[str, Any]]] = [

@@ -17,7 +17,8 @@ from medflare.core.errors import ConfigError, DataError
 from medflare.core.hints import RoundHints
 from medflare.in_process.temporal_loop import agree_on_mixture, federate_visits
 from medflare.learners.fedtar.learner import FedTARLearner
-from medflare.learners.fedtar.result import open_result, score_result
+from medflare.learners.fedtar.result import open_result
+from medflare.learners.visit_results import score_result
 from medflare.models.peft_folder import Card, PeftFolder
 from medflare.models.report_result import load_generator
 from medflare.recipes import after_run

@@ -23,6 +23,11 @@ SINGLE_IMAGE: dict[str, dict[str, Any]] = {
     "transformer": {"model": SEEN},
     "r2gen": {"model": SEEN | {"memory": "relational"}},
     "wcl": {"model": SEEN | {"memory": "relational", "contrast_width": 8}},
+    "dcl": {
+        "model": {"encoder": SEEN["encoder"], "width": 64, "layers": 1, "dropout": 0.0},
+        "optimiser": {"batch": 8, "lr": 2e-3, "weight_decay": 0.0, "schedule": "constant"},
+        "contrast": False,
+    },
     "r2gengpt": {"model": {"encoder": SEEN["encoder"] | {"token_grid": 2}}},
     "promptmrg": {"model": {"encoder": SEEN["encoder"] | {"token_grid": 2}, "retrieval_width": 8}},
 }
@@ -36,8 +41,8 @@ def test_a_draft_follows_its_image(make_learner: Make, method: str) -> None:
         method,
         augment=False,
         max_report_tokens=8,
-        optimiser={"batch": 8, "lr": 5e-3, "weight_decay": 0.0, "schedule": "constant"},
-        **SINGLE_IMAGE[method],
+        **{"optimiser": {"batch": 8, "lr": 5e-3, "weight_decay": 0.0, "schedule": "constant"}}
+        | SINGLE_IMAGE[method],
     )
     first = {tuple(learner.tokens[row]): row for row in learner.train_rows}  # one image for each wording
     learner.train_rows = rows = list(first.values())[:4]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,15 +13,17 @@ from safetensors.torch import save_file
 from torch import nn
 
 from medflare.core.errors import ConfigError, DataError
+from medflare.learners.dcl.settings import METHOD as DCL_METHOD
 from medflare.learners.transformer.learner import PAPER
 from medflare.learners.transformer.settings import R2GEN, TRANSFORMER
 from medflare.learners.wcl.settings import METHOD as WCL
 from medflare.models.encoders import VisualEncoder
+from medflare.models.generators.dcl import DCL
 from medflare.models.generators.folder import export_settings
 from medflare.models.generators.relational_memory import ConditionalLayerNorm, RelationalMemory
 from medflare.models.generators.settings import TransformerSettings, WordSearchSettings
 from medflare.models.generators.transformer import ReportTransformer
-from medflare.models.generators.writing import ReportVocabulary, ReportWriter
+from medflare.models.generators.writing import ReportVocabulary, ReportWriter, parameter_counts
 from medflare.models.report_result import load_generator
 
 VOCABULARY = 4300
@@ -53,6 +56,16 @@ def test_the_published_parameter_counts() -> None:
     assert [round(count / 1e6, 1) for count in counts] == [60.6, 63.2, 82.1, 82.4]
     assert counts[0] == PAPER["transformer"]["without_memory"]
     assert counts[1:] == [PAPER[name]["total"] for name in ("transformer", "r2gen", "wcl")]
+
+
+def test_dcl_has_the_published_parameters_beside_its_graph() -> None:
+    shape = DCL_METHOD.resolve({"preset": "paper"}).model
+    shape = shape.model_copy(update={"encoder": shape.encoder.model_copy(update={"weights": "none"})})
+    words = SimpleNamespace(size=VOCABULARY, name="words", digest="")
+    with torch.device("meta"):
+        counts = parameter_counts(DCL(shape, words, "fp32", 0))  # type: ignore[arg-type]
+    assert sum(counts.values()) == PAPER["dcl"]["total"]
+    assert sum(counts.values()) - counts["graph"] == PAPER["dcl"]["without_graph"]
 
 
 def test_a_conditional_norm_begins_as_a_plain_one_and_then_follows_the_memory() -> None:

@@ -12,10 +12,8 @@ import torch
 from medflare.core.config import parse
 from medflare.core.errors import ConfigError, DataError
 from medflare.core.hints import MixtureHint
-from medflare.core.run_record import EvaluationRecord
 from medflare.data.settings.site import SiteConfig
 from medflare.data.visit_samples import VisitSamples, open_visits
-from medflare.learners.fedtar.evaluation import finish_site
 from medflare.learners.fedtar.learner import FedTARLearner
 from medflare.learners.fedtar.patient_assignments import PatientAssignments
 from medflare.learners.fedtar.settings import FedTARSettings
@@ -23,7 +21,6 @@ from medflare.learners.fedtar.site_setup import check_room, open_patients
 from medflare.models.backbone import device_of
 from medflare.models.longitudinal_generator import FILE
 from medflare.models.report_result import load_longitudinal
-from medflare.tasks.scoring import EVERY_SPLIT, EvaluationOptions, Role
 
 
 def open_result(folder: Path, site: SiteConfig, seed: int = 0, cache: Path | None = None) -> FedTARLearner:
@@ -70,29 +67,3 @@ def _patients(
         )
     patients.take_mixture(MixtureHint.model_validate(facts["mixture"]))
     return patients
-
-
-def score_result(
-    result: Path,
-    site: SiteConfig,
-    *,
-    role: Role,
-    adapter: Path | None,
-    split: str,
-    folder: Path,
-    seed: int,
-    scorers: Mapping[str, str | Path] | None = None,
-    options: EvaluationOptions = EvaluationOptions(),
-) -> EvaluationRecord:
-    """Score a result folder on a site's split; as `tasks.reports.evaluation.score_result`."""
-    if adapter is not None:
-        raise ConfigError(f"{adapter}: a result of FedTAR has no site's own adapter; name none.")
-    options.refuse_text_options()
-    if split == EVERY_SPLIT:
-        raise ConfigError("--split all: visits of a patient are tested split by split; name one.")
-    learner = open_result(result, site, seed, folder / "cache")
-    folder.mkdir(parents=True, exist_ok=True)
-    records = finish_site(learner, folder, options.limit, split=split, scorers=scorers)
-    if not records:
-        raise DataError(f"site '{site.name}': no visit in the split '{split}': {learner.samples.examples()}.")
-    return records[0].model_copy(update={"role": role})

@@ -25,11 +25,11 @@ from medflare.models.padding import IGNORED
 
 def build(settings: Mapping[str, Any], site: SiteConfig, seed: int, cache: Path | None = None) -> WCLLearner:
     """Build the learner of a site from the job's settings and the site's own file."""
-    chosen, model, samples = open_writer(METHOD, settings, site, seed, cache)
+    chosen, model, samples = open_writer(METHOD, settings, site, seed, cache, ReportWriter)
     return WCLLearner(site.name, samples, model, chosen, seed)
 
 
-class WCLLearner(WriterLearner):
+class WCLLearner(WriterLearner[ReportWriter]):
     """WCL at one site.
 
     Attributes:

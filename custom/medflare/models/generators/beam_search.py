@@ -33,7 +33,7 @@ class Searched(PreTrainedModel, GenerationMixin):
         config.vocab_size, config.decoder_start_token_id = vocabulary, 0
         super().__init__(config)
         self.logits = logits
-        self.register_buffer("place", torch.zeros(1, device=device), persistent=False)
+        self.place = torch.nn.Parameter(torch.zeros(1, device=device), requires_grad=False)
 
     @classmethod
     def can_generate(cls) -> bool:

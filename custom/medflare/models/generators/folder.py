@@ -3,22 +3,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from medflare.core.config import parse
+from medflare.core.config import Settings, parse
 from medflare.core.errors import ConfigError
 from medflare.models.encoder_folder import trained_precision
+from medflare.models.generators.ct2replong import CT2RepLong, CT2RepLongModelSettings
+from medflare.models.generators.dcl import DCL, DCLModelSettings
 from medflare.models.generators.settings import TransformerSettings, WordSearchSettings
-from medflare.models.generators.writing import ReportVocabulary, ReportWriter
+from medflare.models.generators.writing import ReportVocabulary, ReportWriter, VocabularyWriter
 from medflare.models.report_generator import DecodingSettings
 from medflare.models.result_files import block_of, copy_tensors, read_json, read_tensors
 
-WRITERS = ("transformer", "r2gen", "wcl")
-"""Methods whose result is a `ReportWriter`, in `<method>.json` and `<method>.safetensors`."""
+WRITERS: dict[str, tuple[type[Settings], Callable[..., VocabularyWriter]]] = {
+    **dict.fromkeys(("transformer", "r2gen", "wcl"), (TransformerSettings, ReportWriter)),
+    "dcl": (DCLModelSettings, DCL),
+    "ct2replong": (CT2RepLongModelSettings, CT2RepLong),
+}
+"""Method -> settings and class of its model, in `<method>.json` and `<method>.safetensors`."""
 
 
-def export_settings(model: ReportWriter, method: str, decoding: DecodingSettings) -> dict[str, Any]:
+def export_settings(model: VocabularyWriter, method: str, decoding: DecodingSettings) -> dict[str, Any]:
     """Return what a reader needs besides tensors to rebuild the model, and the name of its file."""
     return {
         "file": method,
@@ -31,7 +38,7 @@ def export_settings(model: ReportWriter, method: str, decoding: DecodingSettings
 
 def open_writer(
     folder: Path, method: str, vocabulary: Path | None, precision: str, device: str
-) -> tuple[ReportWriter, DecodingSettings]:
+) -> tuple[VocabularyWriter, DecodingSettings]:
     """Return the model of a result folder in eval mode, and its decoding.
 
     Args:
@@ -43,17 +50,20 @@ def open_writer(
     """
     described = folder / f"{method}.json"
     facts = read_json(described)
-    settings = parse(TransformerSettings, block_of(facts, "model", described), str(described))
-    if settings.encoder.batch_norm == "local":
+    shape, writer = WRITERS[method]
+    settings: Any = parse(shape, block_of(facts, "model", described), str(described))
+    if settings.model_dump()["encoder"].get("batch_norm") == "local":
         raise ConfigError(
             f"{folder}: was trained with `batch_norm: local`, so the encoder's running statistics stayed at "
             "the sites and the folder alone cannot draft. Train with `batch_norm: average` instead."
         )
     recorded = block_of(facts, "backbone", described)
     chosen = trained_precision(precision, device, method)
-    encoder = settings.encoder.model_copy(update={"weights": "none"})
+    encoder = settings.encoder.model_copy(
+        update={"weights": "none"} if "weights" in type(settings.encoder).model_fields else {}
+    )
     words = ReportVocabulary(vocabulary)
-    model = ReportWriter(settings.model_copy(update={"encoder": encoder}), words, chosen, 0)
+    model = writer(settings.model_copy(update={"encoder": encoder}), words, chosen, 0)
     model.settings = settings
     if model.fingerprint != recorded.get("fingerprint"):
         raise ConfigError(

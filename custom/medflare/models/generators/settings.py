@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -15,15 +15,13 @@ Memory = Literal["none", "unused", "relational"]
 """Whether R2Gen's memory is there: not at all, with its weights but without effect, or at work."""
 
 
-class TransformerSettings(Settings):
-    """Image features, a Transformer encoder over them and a Transformer decoder of words.
+class TransformerShape(Settings):
+    """A Transformer encoder over features and a Transformer decoder of words.
 
     memory: `relational` is R2Gen; `unused` has its weights without their effect, which is what the published
         count of the plain Transformer implies (BL-2).
-    contrast_width: of the projections that compare report and image (WCL); None has none.
     """
 
-    encoder: EncoderSettings = EncoderSettings()
     width: int = Field(default=128, ge=8, description="of the Transformer; 512 in the papers")
     layers: int = Field(default=3, ge=1, description="of the encoder, and of the decoder")
     attention_heads: int = Field(default=8, ge=1)
@@ -32,7 +30,6 @@ class TransformerSettings(Settings):
     positions: int = Field(default=160, ge=2, description="most tokens of a report, with the one before it")
     memory: Memory = "none"
     slots: int = Field(default=3, ge=1, description="rows of the relational memory")
-    contrast_width: int | None = Field(default=None, ge=2)
 
     @property
     def prompts(self) -> bool:
@@ -40,13 +37,23 @@ class TransformerSettings(Settings):
         return False
 
     @model_validator(mode="after")
-    def _heads_fit(self) -> TransformerSettings:
+    def _heads_fit(self) -> Self:
         if self.width % self.attention_heads or self.width % 2:
             raise ValueError(
                 f"width is {self.width}, expected an even multiple of attention_heads "
                 f"({self.attention_heads})"
             )
         return self
+
+
+class TransformerSettings(TransformerShape):
+    """The Transformer of R2Gen's family over the features of an image.
+
+    contrast_width: of the projections that compare report and image (WCL); None has none.
+    """
+
+    encoder: EncoderSettings = EncoderSettings()
+    contrast_width: int | None = Field(default=None, ge=2)
 
 
 class WordSearchSettings(DecodingSettings):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from medflare.models.generators.relational_memory import ConditionalLayerNorm, RelationalMemory
-from medflare.models.generators.settings import TransformerSettings
+from medflare.models.generators.settings import TransformerShape
 
 
 class WordEmbedding(nn.Module):
@@ -22,7 +22,7 @@ class WordEmbedding(nn.Module):
 
     places: Tensor
 
-    def __init__(self, vocabulary: int, settings: TransformerSettings) -> None:
+    def __init__(self, vocabulary: int, settings: TransformerShape) -> None:
         super().__init__()
         self.table = nn.Embedding(vocabulary, settings.width)
         self.dropout = nn.Dropout(settings.dropout)
@@ -37,7 +37,7 @@ class WordEmbedding(nn.Module):
 class DecoderLayer(nn.Module):
     """Self-attention, attention to the image and a feed-forward part, each after its norm."""
 
-    def __init__(self, settings: TransformerSettings) -> None:
+    def __init__(self, settings: TransformerShape) -> None:
         super().__init__()
         width, heads = settings.width, settings.attention_heads
         self.self_attention = nn.MultiheadAttention(width, heads, settings.dropout, batch_first=True)
@@ -61,19 +61,23 @@ class DecoderLayer(nn.Module):
         for norm in self.norms if self.conditioned else ():
             norm.begin_as_plain_norm()
 
-    def forward(self, x: Tensor, image: Tensor, mask: Tensor, memory: Tensor | None) -> Tensor:
+    def forward(
+        self, x: Tensor, image: Tensor, mask: Tensor, memory: Tensor | None, absent: Tensor | None = None
+    ) -> Tensor:
         """Return the words after this layer, (B, T, width).
 
         Args:
             x: words (B, T, width). image: (B, S, width).
             mask: (T, T) bool, true where a word may not look.
             memory: (B, T, slots * width) of R2Gen, else None.
+            absent: (B, S) bool, true where the image has no token.
         """
         y = self._norm(0, x, memory)
         attended = self.self_attention(y, y, y, attn_mask=mask, is_causal=True, need_weights=False)[0]
         x = x + self.dropout(attended)
         y = self._norm(1, x, memory)
-        x = x + self.dropout(self.cross_attention(y, image, image, need_weights=False)[0])
+        seen = self.cross_attention(y, image, image, key_padding_mask=absent, need_weights=False)[0]
+        x = x + self.dropout(seen)
         return x + self.dropout(self.feed_forward(self._norm(2, x, memory)))
 
     def _norm(self, place: int, x: Tensor, memory: Tensor | None) -> Tensor:
@@ -90,7 +94,7 @@ class ReportTransformer(nn.Module):
         vocabulary: tokens.
     """
 
-    def __init__(self, settings: TransformerSettings, features: int, vocabulary: int) -> None:
+    def __init__(self, settings: TransformerShape, features: int, vocabulary: int) -> None:
         super().__init__()
         self.settings = settings
         width = settings.width

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
+from abc import abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -65,38 +66,34 @@ class ReportVocabulary:
         return [[*ids[:most], self.end] for ids in rows]
 
 
-class ReportWriter(EvaluatedModule):
-    """Image encoder and `ReportTransformer`, image to report.
+class VocabularyWriter(EvaluatedModule):
+    """Base of generators with a vocabulary of their own; every weight of them learns and is communicated.
+
+    A subclass adds `encode` and `logits`.
+
+    Attributes:
+        encoder: of images or volumes; `shared_names` are the names of its communicated tensors.
 
     Args:
         precision: fp32 or bf16, of the arithmetic; weights are fp32, as all of them learn.
-        encoder_file: weights of the image encoder that the site names.
     """
 
-    def __init__(
-        self,
-        settings: TransformerSettings,
-        vocabulary: ReportVocabulary,
-        precision: str,
-        seed: int,
-        encoder_file: Path | None = None,
-    ) -> None:
+    encoder: Any
+
+    def __init__(self, settings: Any, vocabulary: ReportVocabulary, precision: str) -> None:
         super().__init__()
         self.settings, self.vocabulary, self.precision = settings, vocabulary, precision
         self.name = vocabulary.name
-        with seeded(seed):
-            self.encoder = VisualEncoder(settings.encoder, encoder_file)
-            self.transformer = ReportTransformer(settings, self.encoder.width, vocabulary.size)
-            self.compare = (
-                None
-                if settings.contrast_width is None
-                else torch.nn.ModuleDict(
-                    {
-                        "image": torch.nn.Linear(settings.width, settings.contrast_width),
-                        "report": torch.nn.Linear(settings.width, settings.contrast_width),
-                    }
-                )
-            )
+
+    # ---- what a generator adds ---------------------------------------------------------------------------
+
+    @abstractmethod
+    def encode(self, images: Tensor) -> Tensor:
+        """Return what the decoder looks at: (B, 1, H, W) in [0, 1] -> (B, S, width)."""
+
+    @abstractmethod
+    def logits(self, image: Tensor, ids: Tensor) -> Tensor:
+        """Return the logits of the word after each word, (B, T, vocabulary)."""
 
     # ---- facts -------------------------------------------------------------------------------------------
 
@@ -107,7 +104,22 @@ class ReportWriter(EvaluatedModule):
 
     @property
     def device(self) -> torch.device:
-        return self.transformer.out.weight.device
+        return next(self.parameters()).device
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.vocabulary.tokenizer
+
+    def tokenise(self, reports: list[str], max_tokens: int) -> list[list[int]]:
+        """Return token ids of each report with one end token, cut to `max_tokens` and the positions."""
+        return self.vocabulary.tokenise(reports, min(max_tokens, self.settings.positions - 1))
+
+    def after_begin(self, reports: Tensor) -> Tensor:
+        """Return what the decoder reads, (B, T), to predict each token of the reports (B, T)."""
+        first = torch.full_like(reports[:, :1], self.vocabulary.begin)
+        return torch.cat([first, reports[:, :-1]], 1)
+
+    # ---- what is communicated ----------------------------------------------------------------------------
 
     def shared_tensors(self) -> dict[str, Tensor]:
         """Return every weight, and running statistics unless they stay local."""
@@ -125,21 +137,76 @@ class ReportWriter(EvaluatedModule):
             if name not in shared and name.endswith(("running_mean", "running_var"))
         }
 
+    # ---- drafts ------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def write(self, image: Tensor, decoding: DecodingSettings) -> list[str]:
+        """Search reports of encoded images (B, S, width)."""
+        most = min(decoding.max_new_tokens, self.settings.positions - 1)
+        arguments = search_arguments(decoding.model_copy(update={"max_new_tokens": most}), self.tokenizer)
+        with autocast(self.precision, str(self.device)), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Passing `repetition_penalty`")
+            ids = search(self.logits, image, self.vocabulary.begin, self.vocabulary.size, arguments)
+        return decoded_reports(self.tokenizer, ids)
+
+    @torch.no_grad()
+    def generate(self, images: Tensor, decoding: DecodingSettings) -> tuple[list[str], Tensor]:
+        """Generate reports of images (B, 1, H, W).
+
+        Returns:
+            The reports, and diagnosis codes (B, 14) that are all BLANK: no diagnosis prompts the report.
+        """
+        with autocast(self.precision, str(self.device)):
+            image = self.encode(images)
+        texts = self.write(image, decoding)
+        return texts, torch.full((len(texts), len(CONDITIONS)), int(Code.BLANK))
+
+
+class ReportWriter(VocabularyWriter):
+    """Image encoder and `ReportTransformer`, image to report.
+
+    Args:
+        encoder_file: weights of the image encoder that the site names.
+    """
+
+    def __init__(
+        self,
+        settings: TransformerSettings,
+        vocabulary: ReportVocabulary,
+        precision: str,
+        seed: int,
+        encoder_file: Path | None = None,
+    ) -> None:
+        super().__init__(settings, vocabulary, precision)
+        with seeded(seed):
+            self.encoder = VisualEncoder(settings.encoder, encoder_file)
+            self.transformer = ReportTransformer(settings, self.encoder.width, vocabulary.size)
+            self.compare = (
+                None
+                if settings.contrast_width is None
+                else torch.nn.ModuleDict(
+                    {
+                        "image": torch.nn.Linear(settings.width, settings.contrast_width),
+                        "report": torch.nn.Linear(settings.width, settings.contrast_width),
+                    }
+                )
+            )
+
     # ---- image to words ----------------------------------------------------------------------------------
 
     def encode(self, images: Tensor) -> Tensor:
-        """Return what the decoder looks at: (B, 1, H, W) in [0, 1] -> (B, S, width)."""
         return self.transformer.encode(self.encoder(images)[0])
+
+    def logits(self, image: Tensor, ids: Tensor) -> Tensor:
+        return self.transformer(image, ids)  # type: ignore[no-any-return]
 
     def hidden(self, image: Tensor, reports: Tensor) -> Tensor:
         """Return the decoder's states, (B, T, width), that predict each token of the reports (B, T)."""
-        first = torch.full_like(reports[:, :1], self.vocabulary.begin)
-        return self.transformer.hidden(image, torch.cat([first, reports[:, :-1]], 1))
+        return self.transformer.hidden(image, self.after_begin(reports))
 
     def word_loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """Return the mean negative log-likelihood per report token; targets (B, T), IGNORED where padded."""
-        logits = self.transformer.out(hidden).float()
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+        return word_loss(self.transformer.out(hidden), targets)
 
     def report_loss(self, images: Tensor, reports: Tensor, targets: Tensor) -> Tensor:
         """Return the mean negative log-likelihood per report token.
@@ -152,32 +219,13 @@ class ReportWriter(EvaluatedModule):
         with autocast(self.precision, str(self.device)):
             return self.word_loss(self.hidden(self.encode(images), reports), targets)
 
-    @torch.no_grad()
-    def generate(self, images: Tensor, decoding: DecodingSettings) -> tuple[list[str], Tensor]:
-        """Generate reports of images (B, 1, H, W).
 
-        Returns:
-            The reports, and diagnosis codes (B, 14) that are all BLANK: this model has no diagnosis prompts.
-        """
-        most = min(decoding.max_new_tokens, self.settings.positions - 1)
-        arguments = search_arguments(decoding.model_copy(update={"max_new_tokens": most}), self.tokenizer)
-        with autocast(self.precision, str(self.device)), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Passing `repetition_penalty`")
-            begin, size = self.vocabulary.begin, self.vocabulary.size
-            ids = search(self.transformer, self.encode(images), begin, size, arguments)
-        texts = decoded_reports(self.tokenizer, ids)
-        return texts, torch.full((len(texts), len(CONDITIONS)), int(Code.BLANK))
-
-    @property
-    def tokenizer(self) -> Any:
-        return self.vocabulary.tokenizer
-
-    def tokenise(self, reports: list[str], max_tokens: int) -> list[list[int]]:
-        """Return token ids of each report with one end token, cut to `max_tokens` and the positions."""
-        return self.vocabulary.tokenise(reports, min(max_tokens, self.settings.positions - 1))
+def word_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean negative log-likelihood of targets (B, T), IGNORED where padded."""
+    return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
 
 
-def parameter_counts(model: ReportWriter) -> dict[str, int]:
+def parameter_counts(model: VocabularyWriter) -> dict[str, int]:
     """Return the communicated parameters by part; running statistics are left out."""
     counts: dict[str, int] = {}
     for name, parameter in model.named_parameters():
