@@ -92,7 +92,7 @@ IU: dict[str, dict[str, tuple[float, ...]]] = {
 
 
 def published_tables(methods: Sequence[str], setting: str) -> list[list[str]]:
-    """Return Tables I and II as lines of Markdown, of these methods; without a table that has none of them."""
+    """Return Tables I and II as lines of Markdown, of these methods; a table that has none is left out."""
     given = {"MIMIC-CXR": MIMIC, "unseen: IU X-Ray": IU}
     tables = [_table(methods, f"{name}, {setting}", table.get(setting, {})) for name, table in given.items()]
     return [lines for lines in tables if lines]

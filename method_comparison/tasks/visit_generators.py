@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Report generators of patients who come again: FedTAR, its pooled form and CT2RepLong, with the same control.
+"""Report generators of patients who come again: FedTAR, its pooled form and CT2RepLong, same control.
 
 Synthetic patients have pictures in place of CT volumes: a volume of CT2RepLong here is two slices, a picture
 and air.
@@ -24,6 +24,8 @@ from method_comparison.tasks.report_generators import (
     scores_of,
 )
 
+ENTRIES = 2
+"""Of a patient's profile: age and sex."""
 TEMPORAL = "temporal"
 """Rule whose rounds go through the visits one after the other; all others train on all visits together."""
 
@@ -75,7 +77,7 @@ class VisitGenerators(ReportGenerators):
         rule: Any = make_rule(TEMPORAL, unit.own.rule_settings)
         one = next(iter(learners.values()))
         profiles = {name: learner.patient_profiles for name, learner in learners.items()}
-        agree_on_mixture(profiles, one.settings.mixture, one.patient_profiles.entries, unit.seed)
+        agree_on_mixture(profiles, one.settings.mixture, ENTRIES, unit.seed)
         plan = RoundPlan(round=0, rounds=1, seed=unit.seed, steps=_share(unit.settings.steps, rule.visits))
 
         def keep_exchange(number: int, state: Any, updates: Any) -> None:

@@ -12,7 +12,6 @@ import datetime
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,17 +20,17 @@ from typing import Any, TextIO
 import yaml
 
 from medflare.benchmark.assignment import PatientTable, assign, by_shares, drawn_pairs
+from medflare.benchmark.folder import building, check_place, write_facts
 from medflare.benchmark.index import Say, build_index, digest_of, read_index
 from medflare.benchmark.rows import BenchmarkRow, lists_of
 from medflare.benchmark.settings import IU_IMAGES, REAL_WORLD_SITES, BenchmarkSettings
 from medflare.benchmark.statistics import ClientStatistics, summary
-from medflare.core.errors import ConfigError, DataError
+from medflare.core.errors import DataError
 from medflare.data.partition.studies import site_scanners
 from medflare.data.records import SPLITS
 from medflare.data.settings.cohort import SplitConfig
 from medflare.data.splits import assign_splits
 
-FILE = "benchmark.json"
 SourcePlace = tuple[str, str]
 """Client or test set, and split, of a study."""
 
@@ -76,28 +75,20 @@ def build(
         ConfigError: `out` holds something else, or the sources are too small for the setting.
         DataError: a source lacks files.
     """
-    if out.exists() and not (out / FILE).is_file() and any(out.iterdir()):
-        raise ConfigError(f"{out}: is not empty and holds no benchmark. Name a new folder.")
+    check_place(out)
     indices = {
         source: build_index(source, root, settings, out.with_name(out.name + ".index"), say)
         for source, root in settings.used_sources().items()
     }
     dealt = deal(settings, indices)
-    scratch = out.with_name(out.name + ".building")
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(parents=True)
-    try:
+    with building(out) as scratch:
         with Manifests(scratch) as manifests:
             for source, index in indices.items():
                 _write_source(settings, source, index, dealt[source], manifests, out)
         facts = _facts(settings, scratch, manifests)
         finish(scratch, facts)
-        (scratch / FILE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        write_facts(scratch, facts)
         _write_site_files(settings, scratch, manifests)
-        shutil.rmtree(out, ignore_errors=True)
-        os.replace(scratch, out)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
     return facts
 
 

@@ -123,7 +123,8 @@ def mimic_rows(root: Path, reports: Path | None, demographics: Path | None = Non
     persons = PatientsTable() if demographics is None else read_patients_table(demographics, ())
     images: dict[str, list[str]] = {}
     owners: dict[str, tuple[str, str]] = {}
-    for row in table_rows(find_file(root, _mimic("split")), "dicom_id", "study_id", "subject_id", "split"):
+    path = find_file(root, _mimic("split"))
+    for row in table_rows(path, "dicom_id", "study_id", "subject_id", "split"):
         study = row["study_id"]
         images.setdefault(study, []).append(row["dicom_id"])
         owners[study] = row["subject_id"], row["split"]
@@ -143,7 +144,7 @@ def mimic_rows(root: Path, reports: Path | None, demographics: Path | None = Non
             patient_id=subject,
             images=tuple(f"{folder}/{name}.jpg" for name in names),
             findings=findings,
-            split=split_name(split) or split,
+            split=_known_split(split, path),
             codes=labels.get(study) or label_report(findings),
             view=view,
             age=person.age,
@@ -156,6 +157,16 @@ def mimic_rows(root: Path, reports: Path | None, demographics: Path | None = Non
             f"{base}: holds no report; expected {base}/files/p10/p10000032/s50414267.txt and so on. Name the "
             f"folder of mimic-cxr-reports with --reports. It is {WHERE['mimic_cxr']}."
         )
+
+
+def _known_split(value: str, path: Path) -> str:
+    """Return our name of a split of a list; DataError where it has none of the three."""
+    name = split_name(value)
+    if name is None:
+        raise DataError(
+            f"{path}: has the split {value!r}; expected train, validate or test. Is it another list?"
+        )
+    return name
 
 
 def _mimic_labels(root: Path) -> dict[str, tuple[int, ...]]:

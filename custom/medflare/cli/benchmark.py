@@ -10,9 +10,12 @@ from typing import Any
 
 import typer
 
+from medflare.cli.benchmark_texts import medlora, questions
 from medflare.cli.output import JSON_OPTION, plain_errors, print_json
 
 app = typer.Typer(help="The papers' benchmarks: their partitions of public data.", no_args_is_help=True)
+app.command()(medlora)
+app.command()(questions)
 
 
 @app.callback()

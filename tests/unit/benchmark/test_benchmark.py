@@ -203,6 +203,9 @@ def test_what_is_missing_is_named_with_where_it_is_had_from(tmp_path: Path) -> N
     text = refused(3, good)
     assert "has no column dicom_id" in text
     assert "another version" in text
+    lists.write_bytes(gzip.compress(content.replace(b",validate", b",holdout")))
+    text = refused(3, good)
+    assert "has the split 'holdout'; expected train, validate or test" in text
     lists.write_bytes(gzip.compress(content)[:200])
     assert "Download it again" in refused(3, good)
     lists.write_bytes(gzip.compress(content))

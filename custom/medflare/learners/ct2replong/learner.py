@@ -33,9 +33,9 @@ from medflare.models.report_generator import DecodingSettings
 
 PAPER = {
     "configuration": "volumes of 480 x 480 x 240, 3 + 3 layers of 512, memory of 3 rows, vocabulary 4,300",
-    "total": 0,
+    "total": 75_165_900,
 }
-"""Communicated parameters at the paper's shape, which tests/unit/models/test_ct2replong.py counts again."""
+"""Communicated parameters at the paper's shape, which tests/unit/learners/test_ct2replong.py counts again."""
 
 
 def build(

@@ -133,7 +133,7 @@ class DCLLearner(WriterLearner[DCL]):
         similar: Tensor,
         generator: torch.Generator,
     ) -> Tensor:
-        """Return how well pairs are told from a report with another image and an image with another report."""
+        """Return how badly pairs are told from images beside another's report."""
         model, size = self.model, len(reports)
         if size < 2:
             return torch.zeros((), device=image.device)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from medflare.core.config import parse
-from medflare.core.errors import ConfigError, DataError
+from medflare.core.errors import DataError
 from medflare.core.hints import MixtureHint
 from medflare.data.settings.site import SiteConfig
 from medflare.data.visit_samples import VisitSamples, open_visits

@@ -101,11 +101,8 @@ class CT2RepLong(VocabularyWriter):
         image = self.fuse(image, words, words, key_padding_mask=padded, need_weights=False)[0]
         first = self.first_visit.to(current.dtype).expand(len(current), -1, -1)
         later = visits.later[:, None]  # (B, 1)
-        gone = torch.cat(
-            [torch.zeros_like(current[..., 0]).bool(), later]
-            + [(~later).expand(-1, image.shape[1]), padded | ~later],
-            1,
-        )
+        here = torch.zeros_like(current[..., 0]).bool()  # (B, S)
+        gone = torch.cat([here, later, ~later | here, ~later | padded], 1)
         return torch.cat([torch.cat([current, first, image, words], 1), gone[..., None].to(current.dtype)], 2)
 
     def encode(self, images: Tensor) -> Tensor:
@@ -147,7 +144,7 @@ class CT2RepLong(VocabularyWriter):
         return logits
 
     def visit_loss(self, visits: VisitVolumes, reports: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean negative log-likelihood per token of reports (B, T); targets IGNORED where padded."""
+        """Return the mean negative log-likelihood per token of reports (B, T); arguments as `report_loss`."""
         with autocast(self.precision, str(self.device)):
             image = self.encode_visits(visits)
             reports, targets = reports.to(self.device), targets.to(self.device)

@@ -93,7 +93,7 @@ class DCL(VocabularyWriter):
     # ---- images ------------------------------------------------------------------------------------------
 
     def see(self, images: Tensor) -> Tensor:
-        """Return image features before the graph: (B, 1, H, W) -> (B, 1 + S, width), the whole image first."""
+        """Return image features before the graph: (B, 1, H, W) -> (B, 1 + S, width), the mean first."""
         tokens, pooled = self.encoder(images)  # (B, S, C), (B, C)
         brought: Tensor = self.bring(torch.cat([pooled[:, None], tokens], 1))
         return brought

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reports that one site has trained on last, as features of momentum networks; they never leave the site."""
+"""The reports that one site has trained on last, as features of momentum networks; they never leave."""
 
 from __future__ import annotations
 

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A benchmark's folder: written beside its place and put there whole, with a digest of every split."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from medflare.core.errors import ConfigError
+from medflare.data.records import SPLITS
+
+FILE = "benchmark.json"
+
+
+@contextmanager
+def building(out: Path) -> Iterator[Path]:
+    """Give an empty folder that takes the place of `out` if the block ends without an error.
+
+    Raises:
+        ConfigError: `out` holds something that is no benchmark.
+    """
+    check_place(out)
+    scratch = out.with_name(out.name + ".building")
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    try:
+        yield scratch
+        shutil.rmtree(out, ignore_errors=True)
+        os.replace(scratch, out)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def check_place(out: Path) -> None:
+    """Raise ConfigError if `out` holds something that is no benchmark."""
+    if out.exists() and not (out / FILE).is_file() and any(out.iterdir()):
+        raise ConfigError(f"{out}: is not empty and holds no benchmark. Name a new folder.")
+
+
+def split_facts(places: Mapping[str, Sequence[tuple[str, str]]]) -> dict[str, dict[str, Any]]:
+    """Return `place/split` -> number of records and SHA-256 of their ids, one a line, in order.
+
+    Args:
+        places: client or test set -> (id, split) of its records.
+    """
+    facts: dict[str, dict[str, Any]] = {}
+    for place, records in places.items():
+        for split in SPLITS:
+            ids = [record for record, at in records if at == split]
+            if ids:
+                digest = hashlib.sha256("".join(f"{one}\n" for one in ids).encode()).hexdigest()
+                facts[f"{place}/{split}"] = {"records": len(ids), "sha256_of_ids": digest}
+    return facts
+
+
+def write_lines(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
+    """Write JSON lines, with the same bytes on every system."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
+    path.write_text(text, encoding="utf-8", newline="\n")
+
+
+def write_sites(folder: Path, file: str, format: str, names: Sequence[str], head: str) -> None:
+    """Write a site.yaml of cohorts that lie in folders of their names; nothing where there is none."""
+    if names:
+        sites = {name: {"cohort": {"format": format, "root": name}} for name in names}
+        text = f"# {head}\n{yaml.safe_dump({'sites': sites}, sort_keys=False)}"
+        (folder / file).write_text(text, encoding="utf-8", newline="\n")
+
+
+def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Write benchmark.json."""
+    (folder / FILE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8", newline="\n")

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fed-MedLoRA's settings as a benchmark: training sites, external cohorts, a new site, few notes (BM-9)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from medflare.benchmark.folder import building, split_facts, write_facts, write_lines, write_sites
+from medflare.benchmark.index import digest_of
+from medflare.core.config import Settings
+from medflare.core.errors import ConfigError
+from medflare.data.heterogeneity import vocabulary
+from medflare.data.load import load_cohort
+from medflare.data.notes.note_writers import notes_row
+from medflare.data.records import Note
+from medflare.data.settings.site import SiteConfig
+from medflare.data.splits import stable_hash
+
+FORMAT, TABLE = "notes_jsonl", "notes.jsonl"
+
+
+class NotesBenchmarkSettings(Settings):
+    """One benchmark of annotated notes.
+
+    Attributes:
+        external: cohorts that are tested as a whole and trained on nowhere.
+        train_notes: of a training site, the first by a stable hash; None for all (the low-resource setting).
+    """
+
+    external: tuple[str, ...] = ()
+    train_notes: int | None = Field(default=None, ge=1)
+    seed: int = 0
+
+
+def build_notes(
+    settings: NotesBenchmarkSettings, sources: Mapping[str, SiteConfig], out: Path
+) -> dict[str, Any]:
+    """Build the benchmark in `out` and return what benchmark.json says.
+
+    Args:
+        sources: cohort of annotated notes by name, each in its own format, as a site.yaml has them.
+
+    Raises:
+        ConfigError: an external cohort that `sources` has not, or no site that trains.
+        DataError: a cohort cannot be read.
+    """
+    if unknown := sorted(set(settings.external) - set(sources)):
+        raise ConfigError(f"--external {', '.join(unknown)}: the sources are {', '.join(sources)}.")
+    clients = [name for name in sources if name not in settings.external]
+    if not clients:
+        raise ConfigError("all sources are external; at least one has to train.")
+    cohorts = {name: _notes(name, config) for name, config in sources.items()}
+    dealt = {name: _few(cohorts[name], settings) for name in clients}
+    tests = {f"{name}-test": [n for n in dealt[name] if n.split == "test"] for name in clients}
+    tests |= {
+        f"{name}-external": [replace(n, split="test") for n in cohorts[name]] for name in settings.external
+    }
+    kept = {name: [n for n in notes if n.split != "test"] for name, notes in dealt.items()}
+    places = kept | {name: notes for name, notes in tests.items() if notes}
+    if empty := [name for name, notes in kept.items() if not any(n.split == "train" for n in notes)]:
+        raise ConfigError(f"{', '.join(empty)}: has no training note; look with `medflare cohort inspect`.")
+    with building(out) as folder:
+        for name, notes in places.items():
+            write_lines((notes_row(note) for note in notes), folder / name / TABLE)
+        facts = {
+            "schema_version": 1,
+            "benchmark": "medlora",
+            "settings": settings.model_dump(mode="json"),
+            "splits": split_facts({n: [(r.note_id, r.split) for r in notes] for n, notes in places.items()}),
+            "tables": {f"{name}/{TABLE}": digest_of(folder / name / TABLE) for name in places},
+            "clients": statistics(kept),
+        }
+        write_sites(
+            folder, "site.yaml", FORMAT, clients, "Sites that train; made by `medflare benchmark medlora`."
+        )
+        write_sites(
+            folder,
+            "test.yaml",
+            FORMAT,
+            [n for n in places if n not in kept],
+            "medflare evaluate RUN -f test.yaml",
+        )
+        write_facts(folder, facts)
+    return facts
+
+
+def _notes(name: str, config: SiteConfig) -> list[Note]:
+    notes = load_cohort(config).notes
+    if not notes:
+        raise ConfigError(f"{name}: holds no annotated note, but this benchmark is of notes.")
+    return notes
+
+
+def _few(notes: Sequence[Note], settings: NotesBenchmarkSettings) -> list[Note]:
+    """Return notes with at most `train_notes` training notes; a smaller number is part of a larger one."""
+    order = sorted(
+        (n for n in notes if n.split == "train"),
+        key=lambda n: (stable_hash(n.note_id, settings.seed), n.note_id),
+    )
+    taken = {note.note_id for note in order[: settings.train_notes]}
+    return [note for note in notes if note.split != "train" or note.note_id in taken]
+
+
+def statistics(sites: Mapping[str, Sequence[Note]]) -> dict[str, Any]:
+    """Return what each site holds: notes, entities by type, relations, and words that others have too."""
+    words = {name: vocabulary([note.text for note in notes]) for name, notes in sites.items()}
+    table = {}
+    for name, notes in sites.items():
+        others = set().union(*(found for other, found in words.items() if other != name))
+        table[name] = {
+            "notes": len(notes),
+            "entities": dict(sorted(Counter(e.label for note in notes for e in note.entities).items())),
+            "relations": sum(len(note.relations) for note in notes),
+            "vocabulary": len(words[name]),
+            "overlap": round(len(words[name] & others) / max(len(words[name]), 1), 4),
+        }
+    return table

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`medflare benchmark medlora` and `questions`: who trains, what is tested, and that they repeat themselves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from medflare.cli.main import app
+from medflare.data.load import load_cohort
+from medflare.data.settings.site import load_site_file
+from medflare.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app, ["benchmark", *arguments])
+
+
+def built(out: Path, *arguments: str) -> dict[str, Any]:
+    result = run(arguments[0], str(out), *arguments[1:])
+    assert result.exit_code == 0, result.output
+    facts: dict[str, Any] = json.loads((out / "benchmark.json").read_text())
+    return facts
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A site.yaml of three corpora, one of them in BRAT's format."""
+    folder = tmp_path_factory.mktemp("corpora")
+    sites = {}
+    for number, (name, format) in enumerate((("mtsamples", "brat"), ("utp", "jsonl"), ("yale", "jsonl"))):
+        write_notes_hospital(NOTE_HOSPITALS[number], folder / name, 20, format)
+        reader = "brat" if format == "brat" else "notes_jsonl"
+        sites[name] = {"cohort": {"format": reader, "root": name}}
+    (folder / "corpora.yaml").write_text(yaml.safe_dump({"sites": sites}))
+    return folder / "corpora.yaml"
+
+
+@pytest.fixture(scope="module")
+def exams(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two sources of questions in the columns of MedQA and MedMCQA."""
+    folder = tmp_path_factory.mktemp("exams")
+    for name, subjects, count in (("medqa", ("",), 20), ("medmcqa", ("Surgery", "Anatomy", "Dental"), 60)):
+        rows = [
+            {
+                "id": str(number),
+                "question": f"Which finding of case {name} {number} is typical?",
+                "options": {"A": f"a{number}", "B": f"b{number}", "C": f"c{number}"},
+                "answer": "ABC"[number % 3],
+                "subject_name": subjects[number % len(subjects)],
+                "split": "test" if number % 5 == 0 else "dev" if number % 5 == 1 else "train",
+            }
+            for number in range(count)
+        ]
+        (folder / name).mkdir()
+        (folder / name / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sites = {n: {"cohort": {"format": "questions_jsonl", "root": n}} for n in ("medqa", "medmcqa")}
+    (folder / "qa.yaml").write_text(yaml.safe_dump({"sites": sites}))
+    return folder / "qa.yaml"
+
+
+def test_two_sites_train_and_a_new_site_is_tested_as_a_whole(corpora: Path, tmp_path: Path) -> None:
+    facts = built(tmp_path / "two", "medlora", "--sources", str(corpora), "--external", "yale")
+    assert list(facts["clients"]) == ["mtsamples", "utp"]
+    trained = load_site_file(tmp_path / "two/site.yaml")
+    assert {n.split for n in load_cohort(trained["utp"]).notes} <= {"train", "val"}
+    tested = load_site_file(tmp_path / "two/test.yaml")
+    assert list(tested) == ["mtsamples-test", "utp-test", "yale-external"]
+    whole = load_cohort(load_site_file(corpora)["yale"]).notes
+    external = load_cohort(tested["yale-external"]).notes
+    assert len(external) == len(whole) == facts["splits"]["yale-external/test"]["records"]
+    assert [n.entities for n in external] == [n.entities for n in whole]
+    ids = [{n.note_id for n in load_cohort(c).notes} for c in (*trained.values(), *tested.values())]
+    assert sum(map(len, ids)) == len(set().union(*ids)), "a note is at one place"
+
+
+def test_fewer_notes_are_a_part_of_more_and_the_tests_stay(corpora: Path, tmp_path: Path) -> None:
+    notes, facts = {}, {}
+    for count in (3, 6):
+        out = tmp_path / str(count)
+        facts[count] = built(out, "medlora", "--sources", str(corpora), "--train-notes", str(count))
+        site = load_site_file(out / "site.yaml")["utp"]
+        notes[count] = {n.note_id for n in load_cohort(site).notes if n.split == "train"}
+    assert (len(notes[3]), len(notes[6])) == (3, 6)
+    assert notes[3] < notes[6]
+    assert facts[3]["splits"]["utp-test/test"] == facts[6]["splits"]["utp-test/test"]
+
+
+def test_questions_are_dealt_by_subject_with_one_common_test_set(exams: Path, tmp_path: Path) -> None:
+    options = ["--sources", str(exams), "--setting", "class", "--clients", "4"]
+    facts = built(tmp_path / "qa", "questions", *options)
+    clients = load_site_file(tmp_path / "qa/site.yaml")
+    assert list(clients) == [f"client-{n}" for n in (1, 2, 3, 4)]
+    dealt = [load_cohort(config).questions for config in clients.values()]
+    assert {q.split for questions in dealt for q in questions} == {"train", "val"}
+    assert all(len({q.group for q in questions}) <= 2 for questions in dealt), "one or two subjects each"
+    common = load_cohort(load_site_file(tmp_path / "qa/test.yaml")["common-test"]).questions
+    assert len(common) == 16 == facts["splits"]["common-test/test"]["records"]
+    assert {q.group for q in common} == {"medqa", "Surgery", "Anatomy", "Dental"}
+    assert len(common) + sum(map(len, dealt)) == 80
+    assert built(tmp_path / "again", "questions", *options) == facts
+    other = built(tmp_path / "other", "questions", *options, "--seed", "1")
+    assert other["splits"]["common-test/test"] == facts["splits"]["common-test/test"]
+    assert other["splits"] != facts["splits"]
+
+
+def test_what_does_not_fit_is_named_and_nothing_is_left_behind(
+    corpora: Path, exams: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+
+    def refused(*arguments: str) -> str:
+        result = run(arguments[0], str(out), *arguments[1:])
+        assert result.exit_code in (2, 3), result.output
+        assert not list(tmp_path.iterdir())
+        return " ".join(result.output.split())
+
+    assert "the sources are mtsamples, utp, yale" in refused(
+        "medlora", "--sources", str(corpora), "--external", "i2b2"
+    )
+    everything = "mtsamples,utp,yale"
+    assert "at least one has to train" in refused(
+        "medlora", "--sources", str(corpora), "--external", everything
+    )
+    assert "holds no annotated note" in refused("medlora", "--sources", str(exams))
+    assert "holds no question" in refused("questions", "--sources", str(corpora))
+    assert "cannot be dealt to 90 sites" in refused("questions", "--sources", str(exams), "--clients", "90")
+    assert "setting" in refused("questions", "--sources", str(exams), "--setting", "clusters")
+    missing = refused("questions", "--sources", str(tmp_path.parent / "nothing.yaml"))
+    assert "nothing.yaml" in missing
