@@ -30,13 +30,13 @@ class OptionalScorer:
 
     Attributes:
         needs: files or folders that must be in the weight folder.
-        package: what `pip install` brings it.
+        where: where they are had from.
         metrics: names of what `score` returns.
-        score: (references, hypotheses, folder) -> statistics; imports its package itself.
+        score: (references, hypotheses, folder) -> statistics; imports its networks itself.
     """
 
     needs: tuple[str, ...]
-    package: str
+    where: str
     metrics: tuple[str, ...]
     score: Callable[[Texts, Texts, Path], MetricStatistics]
 
@@ -60,29 +60,17 @@ def chexbert(references: Texts, hypotheses: Texts, folder: Path) -> MetricStatis
 
 def radgraph(references: Texts, hypotheses: Texts, folder: Path) -> MetricStatistics:
     """Return RadGraph-XL F1 with its three rewards; "partial" is the one most papers report."""
-    from radgraph import F1RadGraph
+    from medflare.evaluation.radgraph_f1 import radgraph_scores
 
-    scorer = F1RadGraph(
-        "all",
-        model_type="radgraph-xl",
-        model_cache_dir=str(folder),
-        tokenizer_cache_dir=str(folder),
-        cuda=-1,
-    )
-    rewards = scorer(hyps=list(hypotheses), refs=list(references))[1]
-    return {name: mean_statistic(column) for name, column in zip(RADGRAPH, rewards, strict=True)}
+    columns = radgraph_scores(references, hypotheses, folder).T
+    return {name: mean_statistic(column) for name, column in zip(RADGRAPH, columns, strict=True)}
 
 
 def ratescore(references: Texts, hypotheses: Texts, folder: Path) -> MetricStatistics:
     """Return RaTEScore as a fraction, with the affinity matrix for long reports."""
-    from RaTEScore import RaTEScore
+    from medflare.evaluation.rate_score import RaTEScore
 
-    scorer = RaTEScore(
-        bert_model=str(folder / "RaTE-NER-Deberta"),
-        eval_model=str(folder / "BioLORD-2023-C"),
-        use_gpu=False,
-    )
-    return {"ratescore": mean_statistic(scorer.compute_score(list(hypotheses), list(references)))}
+    return {"ratescore": mean_statistic(RaTEScore(folder).scores(references, hypotheses))}
 
 
 def green(references: Texts, hypotheses: Texts, folder: Path) -> MetricStatistics:
@@ -97,22 +85,34 @@ def green(references: Texts, hypotheses: Texts, folder: Path) -> MetricStatistic
 
 SCORERS: dict[str, OptionalScorer] = {
     "bertscore": OptionalScorer(
-        ("config.json", "tokenizer_config.json"), "transformers", BERTSCORE, bertscore
+        ("config.json", "tokenizer_config.json"),
+        "a folder of an encoder with safetensors, such as huggingface.co/FacebookAI/roberta-large",
+        BERTSCORE,
+        bertscore,
     ),
     "chexbert": OptionalScorer(
-        ("chexbert.pth", "vocab.txt"), "transformers", label_names("chexbert"), chexbert
+        ("chexbert.pth", "vocab.txt"),
+        "github.com/stanfordmlgroup/CheXbert, and vocab.txt of huggingface.co/google-bert/bert-base-uncased",
+        label_names("chexbert"),
+        chexbert,
     ),
     "radgraph": OptionalScorer(
-        ("radgraph-xl/config.json", "radgraph-xl/weights.th"), "radgraph", RADGRAPH, radgraph
+        ("radgraph-xl/config.json", "radgraph-xl/weights.th", "radgraph-xl/vocabulary"),
+        "radgraph-xl.tar.gz of huggingface.co/StanfordAIMI/RRG_scorers, unpacked into radgraph-xl/",
+        RADGRAPH,
+        radgraph,
     ),
     "ratescore": OptionalScorer(
         ("RaTE-NER-Deberta/config.json", "BioLORD-2023-C/config.json"),
-        "RaTEScore medspacy",
+        "huggingface.co/Angelakeke/RaTE-NER-Deberta and huggingface.co/FremyCompany/BioLORD-2023-C",
         ("ratescore",),
         ratescore,
     ),
     "green": OptionalScorer(
-        ("config.json", "tokenizer_config.json", "green_prompt.txt"), "transformers", ("green",), green
+        ("config.json", "tokenizer_config.json", "green_prompt.txt"),
+        "huggingface.co/StanfordAIMI/GREEN-radllama2-7b, and the prompt of its released code",
+        ("green",),
+        green,
     ),
 }
 OPTIONAL_METRICS = tuple(name for row in SCORERS.values() for name in row.metrics)
@@ -140,8 +140,6 @@ def optional_statistics(
             try:
                 with _offline(), contextlib.redirect_stdout(io.StringIO()):
                     statistics |= row.score(references, hypotheses, Path(folders[name]))
-            except ImportError as error:
-                reason = f"skipped: {name} needs a package ({error}); pip install {row.package}"
             except Exception as error:  # a foreign scorer may raise anything
                 message = (str(error).splitlines() or [""])[0]
                 reason = f"skipped: {name} failed: {type(error).__name__}: {message}"
@@ -155,9 +153,9 @@ def _unusable(name: str, row: OptionalScorer, folders: Mapping[str, str | Path])
         return f"skipped: no local weights given (--scorer {name}=<folder>)"
     folder = Path(folders[name])
     if not folder.exists():
-        return f"skipped: {name}: there is no {folder}"
+        return f"skipped: {name}: there is no {folder}; it is {row.where}"
     missing = [part for part in row.needs if not (folder / part).exists()]
-    return f"skipped: {name}: {folder} lacks {', '.join(missing)}" if missing else ""
+    return f"skipped: {name}: {folder} lacks {', '.join(missing)}; it is {row.where}" if missing else ""
 
 
 @contextlib.contextmanager

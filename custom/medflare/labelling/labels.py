@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 from medflare.core.conditions import CONDITIONS, Code
@@ -24,6 +25,7 @@ __all__ = [
     "label_reports",
     "mentions_in",
     "negation_status",
+    "sentence_spans",
     "sentences_of",
 ]
 
@@ -89,6 +91,18 @@ def sentences_of(text: str) -> list[str]:
     """Return the sentences of a report in lower case, with single blanks."""
     parts = _SENTENCE_END.split(text.lower())
     return [_SPACE.sub(" ", part).strip() for part in parts if part and not part.isspace()]
+
+
+def sentence_spans(text: str) -> list[tuple[int, int]]:
+    """Return (start, end) of each sentence of a text, without blanks around it."""
+    ends = [(0, 0), *(match.span() for match in _SENTENCE_END.finditer(text)), (len(text), len(text))]
+    spans = []
+    for (_, start), (end, _) in pairwise(ends):
+        words = text[start:end]
+        if words.strip():
+            start += len(words) - len(words.lstrip())
+            spans.append((start, start + len(words.strip())))
+    return spans
 
 
 class ConditionMention(NamedTuple):

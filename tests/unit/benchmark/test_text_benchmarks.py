@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`medflare benchmark medlora` and `questions`: who trains, what is tested, and that they repeat themselves."""
+"""`medflare benchmark medlora` and `questions`: who trains, what is tested, what is refused."""
 
 from __future__ import annotations
 
