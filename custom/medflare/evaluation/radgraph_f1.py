@@ -2,8 +2,8 @@
 """RadGraph F1: what the graphs of two reports have in common, at three levels of strictness.
 
 Delbrouck et al., Improving the Factual Correctness of Radiology Report Generation with Semantic Rewards,
-Findings of EMNLP 2022: `simple` compares entities, `partial` also whether an entity has a relation, `complete`
-each entity with each of its relations.
+Findings of EMNLP 2022: `simple` compares entities, `partial` also whether an entity has a relation,
+`complete` each entity with each of its relations.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 """RaTEScore: typed entities of two reports, matched by the likeness of their meanings.
 
 Zhao et al., RaTEScore: A Metric for Radiology Report Generation, EMNLP 2024. Its two networks are local
-folders: RaTE-NER-Deberta finds entities, BioLORD-2023-C turns them into vectors. Sentences are cut by our rules
-and not by medspacy's, so that the last digits may differ from the authors' package.
+folders: RaTE-NER-Deberta finds entities, BioLORD-2023-C turns them into vectors. Sentences are cut by our
+rules and not by medspacy's, so that the last digits may differ from the authors' package.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 
 Jain et al., RadGraph, NeurIPS Datasets 2021; Delbrouck et al., RadGraph-XL, Findings of ACL 2024. The network
 is DyGIE++ (Wadden et al., EMNLP 2019) without its parts for coreference and events, which RadGraph does not
-use: every span of up to `max_span_width` words is classified, and pairs of the best spans too. Names of tensors
-and files are those of the released archive, so that it is read as it is.
+use: every span of up to `max_span_width` words is classified, and pairs of the best spans too. Names of
+tensors and files are those of the released archive, so that it is read as it is.
 """
 
 from __future__ import annotations
