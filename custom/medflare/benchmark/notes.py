@@ -23,6 +23,8 @@ from medflare.data.settings.site import SiteConfig
 from medflare.data.splits import stable_hash
 
 FORMAT, TABLE = "notes_jsonl", "notes.jsonl"
+SERVER = "server"
+"""Entry of a site.yaml that is the server's."""
 
 
 class NotesBenchmarkSettings(Settings):
@@ -31,10 +33,12 @@ class NotesBenchmarkSettings(Settings):
     Attributes:
         external: cohorts that are tested as a whole and trained on nowhere.
         train_notes: of a training site, the first by a stable hash; None for all (the low-resource setting).
+        server_notes: training notes taken from the first site for the server, which weighs updates by them.
     """
 
     external: tuple[str, ...] = ()
     train_notes: int | None = Field(default=None, ge=1)
+    server_notes: int = Field(default=0, ge=0)
     seed: int = 0
 
 
@@ -62,8 +66,9 @@ def build_notes(
         f"{name}-external": [replace(n, split="test") for n in cohorts[name]] for name in settings.external
     }
     kept = {name: [n for n in notes if n.split != "test"] for name, notes in dealt.items()}
+    kept |= _server(kept, clients[0], settings)
     places = kept | {name: notes for name, notes in tests.items() if notes}
-    if empty := [name for name, notes in kept.items() if not any(n.split == "train" for n in notes)]:
+    if empty := [n for n in clients if not any(note.split == "train" for note in kept[n])]:
         raise ConfigError(f"{', '.join(empty)}: has no training note; look with `medflare cohort inspect`.")
     with building(out) as folder:
         for name, notes in places.items():
@@ -77,7 +82,7 @@ def build_notes(
             "clients": statistics(kept),
         }
         write_sites(
-            folder, "site.yaml", FORMAT, clients, "Sites that train; made by `medflare benchmark medlora`."
+            folder, "site.yaml", FORMAT, list(kept), "Sites that train; made by `medflare benchmark medlora`."
         )
         write_sites(
             folder,
@@ -99,12 +104,27 @@ def _notes(name: str, config: SiteConfig) -> list[Note]:
 
 def _few(notes: Sequence[Note], settings: NotesBenchmarkSettings) -> list[Note]:
     """Return notes with at most `train_notes` training notes; a smaller number is part of a larger one."""
-    order = sorted(
-        (n for n in notes if n.split == "train"),
-        key=lambda n: (stable_hash(n.note_id, settings.seed), n.note_id),
-    )
+    order = _by_hash([note for note in notes if note.split == "train"], settings.seed)
     taken = {note.note_id for note in order[: settings.train_notes]}
     return [note for note in notes if note.split != "train" or note.note_id in taken]
+
+
+def _server(
+    kept: Mapping[str, Sequence[Note]], first: str, settings: NotesBenchmarkSettings
+) -> dict[str, list[Note]]:
+    """Return the server's notes, if it has any, and what the first site keeps without them."""
+    if not settings.server_notes:
+        return {}
+    order = _by_hash([n for n in kept[first] if n.split == "train"], settings.seed + 1)
+    taken = {note.note_id for note in order[: settings.server_notes]}
+    return {
+        first: [note for note in kept[first] if note.note_id not in taken],
+        SERVER: [replace(note, split="val") for note in kept[first] if note.note_id in taken],
+    }
+
+
+def _by_hash(notes: Sequence[Note], seed: int) -> list[Note]:
+    return sorted(notes, key=lambda note: (stable_hash(note.note_id, seed), note.note_id))
 
 
 def statistics(sites: Mapping[str, Sequence[Note]]) -> dict[str, Any]:

@@ -62,9 +62,7 @@ def build_questions(
     names = tuple(f"client-{number}" for number in range(1, settings.clients + 1))
     plan = TextPlan(sites=names, method=settings.setting, alpha=settings.alpha, seed=settings.seed)
     dealt = partition_texts([one for one in pool if one.split != "test"], plan)
-    places = {name: [r for r in records if isinstance(r, Question)] for name, records in dealt.items()}
-    if test:
-        places[TEST] = test
+    places = {**dealt, **({TEST: test} if test else {})}
     with building(out) as folder:
         for name, records in places.items():
             write_lines((record.to_row() for record in records), folder / name / TABLE)

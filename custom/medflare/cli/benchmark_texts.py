@@ -25,6 +25,9 @@ def medlora(
     train_notes: int | None = typer.Option(
         None, "--train-notes", help="Low-resource: at most so many training notes of a site."
     ),
+    server_notes: int = typer.Option(
+        0, "--server-notes", help="Training notes of the first site that go to the server (Fed-MedLoRA+: 5)."
+    ),
     seed: int = typer.Option(0, "--seed"),
     as_json: bool = JSON_OPTION,
 ) -> None:
@@ -38,7 +41,7 @@ def medlora(
     from medflare.data.settings.site import load_site_file
 
     names = tuple(name for name in external.split(",") if name)
-    given = {"external": names, "train_notes": train_notes, "seed": seed}
+    given = {"external": names, "train_notes": train_notes, "server_notes": server_notes, "seed": seed}
     settings = parse(NotesBenchmarkSettings, given, "options of medflare benchmark medlora")
     _say(build_notes(settings, load_site_file(sources), out), out, as_json)
 

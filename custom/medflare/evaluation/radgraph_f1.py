@@ -15,10 +15,10 @@ import numpy as np
 
 from medflare.models.radgraph import RadGraph, RadGraphEntity
 
-Graph = Sequence[RadGraphEntity]
+Entities = Sequence[RadGraphEntity]
 
 
-def graph_facts(graph: Graph) -> tuple[set[Hashable], set[Hashable], set[Hashable]]:
+def graph_facts(graph: Entities) -> tuple[set[Hashable], set[Hashable], set[Hashable]]:
     """Return what is compared of a graph for simple, partial and complete."""
     simple: set[Hashable] = {(one.words.lower(), one.label) for one in graph}
     partial: set[Hashable] = {(one.words.lower(), one.label, bool(one.relations)) for one in graph}
@@ -30,7 +30,7 @@ def graph_facts(graph: Graph) -> tuple[set[Hashable], set[Hashable], set[Hashabl
     return simple, partial, complete
 
 
-def graph_f1(reference: Graph, draft: Graph) -> tuple[float, float, float]:
+def graph_f1(reference: Entities, draft: Entities) -> tuple[float, float, float]:
     """Return the F1 of simple, partial and complete; 0 where either graph is empty."""
     pairs = zip(graph_facts(reference), graph_facts(draft), strict=True)
     simple, partial, complete = (_f1(one, other) for one, other in pairs)

@@ -35,7 +35,7 @@ OPPOSED = 0.8716553966489615
 """Factor of a match where one side says that a finding is there and the other that it is not."""
 WITHOUT_ENTITIES = 0.5
 """Score of a pair in which either text has no entity."""
-Entity = tuple[str, str]
+TypedWords = tuple[str, str]
 """(words, one of TYPES)."""
 
 
@@ -57,10 +57,10 @@ class RaTEScore:
         self.meanings = FrozenEncoder(folder / MEANINGS, "scorers.ratescore")
 
     @torch.inference_mode()
-    def entities(self, text: str) -> list[Entity]:
+    def entities(self, text: str) -> list[TypedWords]:
         """Return the entities of a text in order."""
         names: dict[int, str] = {int(n): name for n, name in self.tagger.config.id2label.items()}
-        found: list[Entity] = []
+        found: list[TypedWords] = []
         for start, end in sentence_spans(text):
             sentence = text[start:end]
             encoded = self.tokenizer(
@@ -74,7 +74,7 @@ class RaTEScore:
             found += entities_of(sentence, tags)
         return found
 
-    def vectors(self, entities: Sequence[Entity]) -> Tensor:
+    def vectors(self, entities: Sequence[TypedWords]) -> Tensor:
         """Return the unit vector of each entity's words, (n, hidden): the state of the first token."""
         rows = torch.zeros(len(entities), self.meanings.width)
         for batch in self.meanings.batches(self.meanings.ids([words for words, _ in entities]), 32):
@@ -94,7 +94,7 @@ class RaTEScore:
         return scores
 
 
-def entities_of(sentence: str, tags: Sequence[tuple[int, int, str]]) -> list[Entity]:
+def entities_of(sentence: str, tags: Sequence[tuple[int, int, str]]) -> list[TypedWords]:
     """Return the entities that tags (start, end, B-, I- or O) of a sentence's tokens mark.
 
     An I- without a B- before it marks nothing; the type is that of the B-.
@@ -125,9 +125,9 @@ def pair_score(
     return 2 * one * other / (one + other) if one + other else 0.0
 
 
-def _matched(own: Tensor, others: Tensor, types: Sequence[str], other_types: Sequence[str]) -> float:
+def _matched(entities: Tensor, others: Tensor, types: Sequence[str], other_types: Sequence[str]) -> float:
     """Return the weighted mean likeness of each entity and its nearest one on the other side."""
-    best = (own @ others.T).max(1)
+    best = (entities @ others.T).max(1)
     kinds = [other_types[int(place)] for place in best.indices]
     weights = np.array(
         [LONG_REPORTS[TYPES.index(a)][TYPES.index(b)] for a, b in zip(types, kinds, strict=True)]

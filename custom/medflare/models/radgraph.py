@@ -29,6 +29,8 @@ NAME = "radgraph-xl"
 WEIGHTS, CONFIG, LABELS = "weights.th", "config.json", "vocabulary"
 BERT = "_embedder.token_embedder_bert._matched_embedder.transformer_model."
 WORDS = re.compile(r"\w+|[^\w\s]+")
+CUTS = ((").", ") ."), ("%.", "% ."), (".'", ". '"), ("%,", "% ,"), ("%)", "% )"))
+"""Runs of marks that RadGraph-XL's training texts have apart, in the order in which they are cut."""
 HELP = (
     "It is radgraph-xl.tar.gz of huggingface.co/StanfordAIMI/RRG_scorers, unpacked into radgraph-xl/, and "
     "beside it the folder of the BERT that its config.json names, with config.json and the tokenizer."
@@ -46,7 +48,10 @@ class RadGraphEntity:
 
 def report_words(text: str) -> list[str]:
     """Return a report's words and marks, cut as RadGraph-XL's training texts are."""
-    return WORDS.findall(" ".join(text.split()))
+    cut = " ".join(WORDS.findall(text))
+    for run, parts in CUTS:
+        cut = cut.replace(run, parts)
+    return cut.split()
 
 
 class RadGraph(nn.Module):
@@ -107,8 +112,8 @@ class RadGraph(nn.Module):
             "pair.": f"_relation._relation_feedforwards.{NAME}__relation_labels._linear_layers.",
             "pair_scores.": f"_relation._relation_scorers.{NAME}__relation_labels.",
         }
-        own, state = self.state_dict(), {}
-        for name, tensor in own.items():
+        state: dict[str, Tensor] = {}
+        for name, tensor in self.state_dict().items():
             start = next(start for start in parts if name.startswith(start))
             source = parts[start] + name.removeprefix(start)
             found = stored.get(source)

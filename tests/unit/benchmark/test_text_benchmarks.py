@@ -91,6 +91,15 @@ def test_fewer_notes_are_a_part_of_more_and_the_tests_stay(corpora: Path, tmp_pa
     assert facts[3]["splits"]["utp-test/test"] == facts[6]["splits"]["utp-test/test"]
 
 
+def test_the_server_has_notes_that_nobody_trains_on(corpora: Path, tmp_path: Path) -> None:
+    built(tmp_path / "plus", "medlora", "--sources", str(corpora), "--server-notes", "5")
+    sites = load_site_file(tmp_path / "plus/site.yaml")
+    assert list(sites) == ["mtsamples", "utp", "yale", "server"]
+    notes = {name: {n.note_id for n in load_cohort(config).notes} for name, config in sites.items()}
+    assert len(notes["server"]) == 5
+    assert not notes["server"] & (notes["mtsamples"] | notes["utp"] | notes["yale"])
+
+
 def test_questions_are_dealt_by_subject_with_one_common_test_set(exams: Path, tmp_path: Path) -> None:
     options = ["--sources", str(exams), "--setting", "class", "--clients", "4"]
     facts = built(tmp_path / "qa", "questions", *options)

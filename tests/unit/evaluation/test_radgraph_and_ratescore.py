@@ -42,7 +42,7 @@ def test_radgraph_f1_compares_entities_whether_they_relate_and_how() -> None:
 
 def test_words_of_a_report_are_cut_as_radgraphs() -> None:
     assert report_words("Chest x-ray:\n 3.5 cm (stable).") == [
-        *("Chest", "x", "-", "ray", ":", "3", ".", "5", "cm", "(", "stable", ")."),
+        *("Chest", "x", "-", "ray", ":", "3", ".", "5", "cm", "(", "stable", ")", "."),
     ]
 
 

@@ -11,20 +11,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def soft_contrast(own: Tensor, momentum: Tensor, keys: Tensor, share: float, temperature: Tensor) -> Tensor:
+def soft_contrast(
+    online: Tensor, momentum: Tensor, keys: Tensor, share: float, temperature: Tensor
+) -> Tensor:
     """Return the mean cross-entropy of one side (images or reports) against the other side's keys.
 
     Args:
-        own: (B, width) unit features by the networks that learn. momentum: the same by the momentum networks.
+        online: (B, width) unit features by the networks that learn. momentum: by the momentum networks.
         keys: (B + Q, width) of the other side by the momentum networks; row b is the partner of row b.
         share: of the momentum networks' own distribution in the targets; the rest is on the partner.
     """
-    partners = torch.zeros(len(own), len(keys), device=own.device)
+    partners = torch.zeros(len(online), len(keys), device=online.device)
     partners.fill_diagonal_(1.0)
     with torch.no_grad():
         soft = F.softmax(momentum @ keys.T / temperature, dim=1)
         targets = share * soft + (1 - share) * partners  # (B, B + Q)
-    return -(F.log_softmax(own @ keys.T / temperature, dim=1) * targets).sum(1).mean()
+    return -(F.log_softmax(online @ keys.T / temperature, dim=1) * targets).sum(1).mean()
 
 
 def hard_negatives(similar: Tensor, generator: torch.Generator) -> Tensor:

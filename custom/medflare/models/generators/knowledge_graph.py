@@ -123,8 +123,8 @@ class GraphReader(nn.Module):
         Args:
             present: (B, NODES) bool; a node that is absent is seen by nobody but itself.
         """
-        own = torch.eye(NODES, dtype=torch.bool, device=present.device)
-        allowed = self.seen & present[:, None] | own  # (B, NODES, NODES)
+        itself = torch.eye(NODES, dtype=torch.bool, device=present.device)
+        allowed = self.seen & present[:, None] | itself  # (B, NODES, NODES)
         mask = ~allowed.repeat_interleave(self.heads, 0)  # (B * heads, NODES, NODES)
         nodes: Tensor = self.relate(self.nodes.weight.expand(len(present), -1, -1), mask=mask)
         return nodes

@@ -59,8 +59,8 @@ class ReportQueue:
         """
         kept = self.filled.to(features.device)[None].expand(len(features), -1)  # (B, size)
         if patients is not None:
-            own = patients.to(features.device)[:, None] == self.patients.to(features.device)[None]
-            kept = kept & ~own
+            same = patients.to(features.device)[:, None] == self.patients.to(features.device)[None]
+            kept = kept & ~same
         similar = features.detach() @ self.texts.to(features.device).T  # (B, size)
         best = similar.masked_fill(~kept, float("-inf")).topk(min(count, similar.shape[1]), 1)
         found = self.codes.to(features.device)[best.indices]  # (B, k, 14)
