@@ -71,12 +71,37 @@ def _digits(draw: random.Random, count: int) -> str:
     return "".join(str(draw.randint(0, 9)) for _ in range(count))
 
 
-PLANTS: dict[str, tuple[Kind, str, Maker]] = {
+PERSON_WORDS = (
+    "Discussed with {} today.",
+    "She lives with {}.",
+    "Accompanied by {}.",
+    "His daughter, {}, agrees.",
+    "We notified {} of the result.",
+)
+ALONE = (
+    "{} was at the bedside.",
+    "The plan is clear to {}.",
+    "Per {}, the drain stays.",
+    "Message left for {}.",
+    "Thanks to {} for this referral.",
+)
+"""Sentences without any word that the rules know."""
+PLANTS: dict[str, tuple[Kind, str | tuple[str, ...], Maker]] = {
     "name, with a title": ("name", "Seen by Dr. {}.", lambda d: _name(d, RARE_FIRST)),
     "name, in a field": ("name", "Patient name: {}.", lambda d: _name(d, RARE_FIRST)),
     "name, with a degree": ("name", "{}, MD.", lambda d: _name(d, RARE_FIRST)),
     "name, common first name": ("name", "Discussed with {} today.", lambda d: _name(d, COMMON_FIRST)),
-    "name, rare and alone": ("name", "Discussed with {} today.", lambda d: _name(d, RARE_FIRST)),
+    "name, rare, after a word for persons": (
+        "name",
+        PERSON_WORDS,
+        lambda d: _name(d, RARE_FIRST),
+    ),
+    "name, rare and alone": ("name", ALONE, lambda d: _name(d, RARE_FIRST)),
+    "surname alone, of a name found elsewhere": (
+        "name",
+        ("Seen by Dr. Xiomara {0}. Later {0} called back.",),
+        lambda d: d.choice(LAST),
+    ),
     "date": ("date", "Admitted on {}.", _date),
     "record number": ("record_number", "MRN: {}.", lambda d: _digits(d, 8)),
     "social security number": (
@@ -103,10 +128,12 @@ def measure(texts: list[str], seed: int) -> tuple[dict[str, tuple[int, int]], Co
     for text in texts:
         planted, spans = text, []
         for name in draw.sample(list(PLANTS), 4):
-            kind, sentence, make = PLANTS[name]
+            kind, sentences, make = PLANTS[name]
+            sentence = sentences if isinstance(sentences, str) else draw.choice(sentences)
             words = make(draw)
-            start = len(planted) + 1 + sentence.index("{}")
-            planted += "\n" + sentence.format(words)
+            line = sentence.format(words)
+            start = len(planted) + 1 + line.rindex(words)
+            planted += "\n" + line
             spans.append((name, kind, start, start + len(words)))
         matches = detector.find(planted)
         total += len(matches)

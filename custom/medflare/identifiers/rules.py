@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Identifiers by rules and dictionaries: patterns for numbers and dates, words beside a name, lists of names.
 
-The default detector. It needs no model and sends nothing anywhere. A name without a title, a first name or
-a list entry is not found; docs/results/identifiers.md has the recall of each kind.
+The default detector. It needs no model and sends nothing anywhere. A rare name is found where a title, a
+field, a degree or a word such as "discussed with" stands beside it somewhere in the text, and then everywhere
+in it; docs/results/identifiers.md has the recall of each kind.
 """
 
 from __future__ import annotations
@@ -49,6 +50,22 @@ _FIELD = (
     r"(?i:\b(?:patient(?:'s)? name|name of patient|attending|referring physician|dictated by|signed by"
     r"|seen by|requested by|reported by|cc|next of kin|contact person)|^[ \t]*(?:patient|name))[ \t]*:[ \t]*"
 )
+_PERSON_BEFORE = (
+    r"(?:\b(?i:(?:discussed|spoken?|talked|met|conferred|consulted|reviewed|visited?|lives?|living)[ \t]+with"
+    r"|(?:seen|evaluated|examined|accompanied|referred|signed|dictated|assisted|followed|performed|admitted"
+    r"|written|ordered|requested|witnessed|brought[ \t]+in)[ \t]+by"
+    r"|(?:his|her|their|patient's)[ \t]+(?:wife|husband|spouse|partner|fiancée?|mother|father|sister|brother"
+    r"|daughter|son|aunt|uncle|niece|nephew|friend|neighbou?r|caregiver|guardian|employer)"
+    r"|named|called|contacted|phoned|notified|informed)[ \t]*,?[ \t]+)"
+)
+"""Words after which two capitalised words are a person, whatever the dictionary says of them."""
+_NOBODY = (
+    r"(?!(?:[A-Z][a-z]+[ \t]+)?(?:\w*(?:logy|logist|iatry|iatric[s]?|opedics?|ectomy|oscopy|otomy|itis|emia)"
+    r"|Medicine|Surgery|Surgical|Therapy|Therapist|Care|Team|Services?|Department|Nurs\w+|Unit|Clinic|Center"
+    r"|Hospital|Social|Work\w*|Emergency|Room|Internal|Family|Physical|Occupational|Speech|Case|Manage\w+"
+    r"|General|Primary|Home|Health|Police|Poison|Control|Pain|Infectious|Disease|Syndrome|Catheter|Test|Sign"
+    r"|Procedure|Technique|Bank|Board|State|County|City|School|Inc|Company)\b)"
+)
 
 PATTERNS: tuple[tuple[Kind, str], ...] = (
     ("date", rf"\b{_YEAR}-(?:0[1-9]|1[0-2])-{_DAY}(?:T[\d:]+)?\b"),
@@ -75,6 +92,7 @@ PATTERNS: tuple[tuple[Kind, str], ...] = (
     ("name", rf"\b{_TITLE}[ \t]+(?P<id>{_FULL})"),
     ("name", rf"\b(?P<id>{_NAME}(?:[ \t]+[A-Z]\.)?[ \t]+{_NAME}),?[ \t]+{_DEGREE}"),
     ("name", rf"{_FIELD}(?P<id>{_NAME},?[ \t]+(?:[A-Z]\.[ \t]*)?{_NAME})"),
+    ("name", rf"{_PERSON_BEFORE}{_NOBODY}(?P<id>{_NAME}[ \t]+(?:[A-Z]\.[ \t]*)?{_NAME})"),
 )
 """Kind, and the pattern of it; the group `id` is the identifier where the words beside it are none."""
 
@@ -94,7 +112,8 @@ class RuleDetector:
 
     def find(self, text: str) -> list[Identifier]:
         """Return the identifiers of a text in its order, none overlapping another."""
-        return without_overlaps([*_by_pattern(text), *_by_list(text)])
+        found = [*_by_pattern(text), *_by_list(text)]
+        return without_overlaps([*found, *_repeated(text, found)])
 
 
 def _by_pattern(text: str) -> Iterator[Identifier]:
@@ -104,6 +123,22 @@ def _by_pattern(text: str) -> Iterator[Identifier]:
             start, end = match.span(group)
             if kind != "name" or text[start:end].split()[0].strip(".,") not in _dictionary("not_names"):
                 yield Identifier(start, end, kind)
+
+
+def _repeated(text: str, found: list[Identifier]) -> Iterator[Identifier]:
+    """Yield the words of names that were found, wherever else they stand in the text."""
+    names = {
+        word[0]
+        for item in found
+        if item.kind == "name"
+        for word in _WORD.finditer(text, item.start, item.end)
+    }
+    names -= _dictionary("not_names")
+    # a word that the text has in small letters too is none of a person alone
+    small = set(re.findall(r"\b[a-z]{2,}\b", text))
+    for word in _WORD.finditer(text):
+        if word[0] in names and word[0].lower() not in small:
+            yield Identifier(word.start(), word.end(), "name")
 
 
 def _by_list(text: str) -> Iterator[Identifier]:

@@ -26,6 +26,10 @@ def found(text: str) -> set[tuple[str, str]]:
         ("Mrs. Whitcombe was admitted.", "name", "Whitcombe"),
         ("Patient: Tjorven Quast, comes with cough.", "name", "Tjorven Quast"),
         ("John Quast, MD", "name", "John Quast"),
+        ("Discussed with Tjorven Quast today.", "name", "Tjorven Quast"),
+        ("She is accompanied by Xiomara B. Achterberg.", "name", "Xiomara B. Achterberg"),
+        ("Her daughter, Bronagh Oyelaran, agrees.", "name", "Bronagh Oyelaran"),
+        ("Mr. Whitcombe slept. In the morning Whitcombe ate.", "name", "Whitcombe"),
         ("Quoted from Smith, John in clinic.", "name", "Smith, John"),
         ("Ordered by Maria Quast on call.", "name", "Maria Quast"),
         ("DOB 1951-03-14", "date", "1951-03-14"),
@@ -65,6 +69,8 @@ def test_an_identifier_is_found(text: str, kind: str, words: str) -> None:
         "FINDINGS: The heart is enlarged. No pleural effusion or pneumothorax.",
         "Sample Name: Gen Med Consult. Seen by Dr. X. The patient left. Cycle 11.3/33.",
         "Apgar 8/9, Glasgow 15, Gleason 3+4.",
+        "Discussed with Infectious Disease and with Physical Therapy. Seen by Internal Medicine.",
+        "Performed by Interventional Radiology; followed by Social Work, Case Management and Pain Service.",
         "McBurney tenderness; Murphy sign negative.",
         "The trachea is midline. Right Upper Lobe opacity.",
     ],
@@ -144,3 +150,10 @@ def test_text_in_a_large_picture_is_noticed() -> None:
     ImageDraw.Draw(image).text((60, 60), "WHITCOMBE, MARY", fill=255, font_size=60)
     assert burned_in_text(np.asarray(image, dtype=np.float32) / 255)
     assert not burned_in_text(np.asarray(radiograph().resize((2100, 2100)), dtype=np.float32) / 255)
+
+
+def test_a_name_that_was_found_once_is_found_everywhere_but_not_as_a_word() -> None:
+    text = "Seen by Dr. Long. The stay was long. Long was told. Long-term care."
+    assert sum(item.kind == "name" for item in RuleDetector().find(text)) == 1
+    text = "Seen by Dr. Quast. Later Quast was told, and Quast agreed."
+    assert sum(item.kind == "name" for item in RuleDetector().find(text)) == 3
