@@ -127,13 +127,8 @@ def _by_pattern(text: str) -> Iterator[Identifier]:
 
 def _repeated(text: str, found: list[Identifier]) -> Iterator[Identifier]:
     """Yield the words of names that were found, wherever else they stand in the text."""
-    names = {
-        word[0]
-        for item in found
-        if item.kind == "name"
-        for word in _WORD.finditer(text, item.start, item.end)
-    }
-    names -= _dictionary("not_names")
+    spans = [(item.start, item.end) for item in found if item.kind == "name"]
+    names = {word[0] for span in spans for word in _WORD.finditer(text, *span)} - _dictionary("not_names")
     # a word that the text has in small letters too is none of a person alone
     small = set(re.findall(r"\b[a-z]{2,}\b", text))
     for word in _WORD.finditer(text):
