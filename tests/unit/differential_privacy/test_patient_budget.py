@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,20 @@ def test_a_run_that_begins_must_fit_whole_and_one_that_goes_on_round_by_round(tm
     budget.charge(PRIVACY, plan(number=1, rounds=3), alone=True)
     with pytest.raises(PolicyError, match="this round would bring"):
         budget.charge(PRIVACY, plan(number=2, rounds=3), alone=True)
+
+
+def test_a_budget_is_of_persons_and_not_of_a_data_set(tmp_path: Path) -> None:
+    rules = policy((after(1) + after(2)) / 2)
+    PatientBudget(rules, tmp_path, "run-1").charge(PRIVACY, plan())
+    others = tuple(f"q{n}" for n in range(49))
+    one_in_common = replace(PRIVACY, patients=("p7", *others))
+    with pytest.raises(PolicyError, match="would bring the epsilon"):
+        PatientBudget(rules, tmp_path, "run-2").charge(one_in_common, plan())
+    nobody_in_common = replace(PRIVACY, patients=("q-1", *others))
+    assert (
+        PatientBudget(rules, tmp_path, "run-3").charge(nobody_in_common, plan())["total"]
+        < rules.rules.dp.epsilon
+    )
 
 
 def test_a_budget_that_was_lowered_below_what_is_spent_admits_nothing(tmp_path: Path) -> None:
