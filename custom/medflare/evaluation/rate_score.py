@@ -69,7 +69,9 @@ class RaTEScore:
             places = encoded.pop("offset_mapping")[0].tolist()
             labels = self.tagger(**encoded).logits[0].argmax(-1).tolist()
             tags = [
-                (*place, names[n]) for place, n in zip(places, labels, strict=True) if place[0] < place[1]
+                (place[0], place[1], names[n])
+                for place, n in zip(places, labels, strict=True)
+                if place[0] < place[1]
             ]
             found += entities_of(sentence, tags)
         return found

@@ -103,7 +103,7 @@ def test_ct_volumes_of_nifti_files_are_trained_on(tmp_path: Any) -> None:
     folder = write_visits(tmp_path / "site-1", 0, patients=6, visits=2)
     generator = np.random.default_rng(0)
     voxels = generator.integers(-1000, 400, (20, 20, 6)).astype(np.int16)
-    nibabel.save(nibabel.Nifti1Image(voxels, np.diag([1.0, 1.0, 3.0, 1.0])), folder / "ct.nii.gz")  # type: ignore[no-untyped-call, attr-defined]
+    nibabel.save(nibabel.Nifti1Image(voxels, np.diag([1.0, 1.0, 3.0, 1.0])), folder / "ct.nii.gz")
     change_rows(folder, image="ct.nii.gz")
     config = site(folder, None, slices=6, window=(-400, 1200))
     shape = {"image_size": 16, "slices": 4, "patch": 8, "slice_patch": 2, "width": 8, "attention_heads": 2}

@@ -9,6 +9,7 @@ beside an image, with it the words before (BL-13).
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -80,7 +81,7 @@ class DCL(VocabularyWriter):
             self.encoder = VisualEncoder(settings.encoder, encoder_file)
             same = self.encoder.width == width
             self.bring = nn.Identity() if same else nn.Linear(self.encoder.width, width)
-            self.text = text_network(settings, vocabulary.size)
+            self.text: Any = text_network(settings, vocabulary.size)
             self.graph = GraphReader(
                 width, settings.graph_heads, settings.graph_feed_forward, dropout=settings.dropout
             )
@@ -111,7 +112,8 @@ class DCL(VocabularyWriter):
 
     def encode(self, images: Tensor) -> Tensor:
         seen = self.see(images)
-        return self.graph(seen, self.retrieve(seen))  # type: ignore[no-any-return]
+        read: Tensor = self.graph(seen, self.retrieve(seen))
+        return read
 
     # ---- texts -------------------------------------------------------------------------------------------
 
@@ -130,7 +132,8 @@ class DCL(VocabularyWriter):
             encoder_hidden_states=image,
             is_decoder=False,
         )
-        return out.last_hidden_state[:, 0]  # type: ignore[no-any-return]
+        first_states: Tensor = out.last_hidden_state[:, 0]
+        return first_states
 
     def report_features(self, reports: Tensor, targets: Tensor) -> Tensor:
         """Return unit features of reports, (B, contrast_width)."""
@@ -138,7 +141,8 @@ class DCL(VocabularyWriter):
 
     def logits(self, image: Tensor, ids: Tensor) -> Tensor:
         out = self.text(input_ids=ids, encoder_hidden_states=image, is_decoder=True, use_cache=False)
-        return out.logits[..., : self.vocabulary.size]  # type: ignore[no-any-return]
+        logits: Tensor = out.logits[..., : self.vocabulary.size]
+        return logits
 
     def report_loss(self, images: Tensor, reports: Tensor, targets: Tensor) -> Tensor:
         """Return the mean negative log-likelihood per report token; as `ReportWriter.report_loss`."""

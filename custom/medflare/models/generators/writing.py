@@ -198,7 +198,8 @@ class ReportWriter(VocabularyWriter):
         return self.transformer.encode(self.encoder(images)[0])
 
     def logits(self, image: Tensor, ids: Tensor) -> Tensor:
-        return self.transformer(image, ids)  # type: ignore[no-any-return]
+        logits: Tensor = self.transformer(image, ids)
+        return logits
 
     def hidden(self, image: Tensor, reports: Tensor) -> Tensor:
         """Return the decoder's states, (B, T, width), that predict each token of the reports (B, T)."""
