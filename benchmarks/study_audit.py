@@ -47,7 +47,7 @@ def learners_of(out: Path, seed: int, notes: int) -> dict[str, Any]:
     for house in NOTE_HOSPITALS:
         if house.name not in SITES:
             continue
-        for part, number in (("train", 2 * seed + 1000), ("test", 2 * seed + 1001)):
+        for part, number in (("train", 2 * seed + 100), ("test", 2 * seed + 101)):
             folder = out / f"{part}-{seed}" / house.name
             if not folder.is_dir():
                 write_notes_hospital(house.with_seed(number), folder, notes, "jsonl")

