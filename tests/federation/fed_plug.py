@@ -3,8 +3,8 @@
 
 `interrupted(run, write)` lets a run die at its n-th write (a file put in its place, or forced to the disk),
 `interrupted_in(run, owner, name, call)` at the n-th call of a function: from that moment on no process of it
-writes anything, as after a power cut. `resumed(run)` is a new job that goes on with it, with new processes at
-the server and at all sites.
+writes anything, and what was not forced to the disk is lost, as after a power cut. `resumed(run)` is a new
+job that goes on with it, with new processes at the server and at all sites.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from typing import Any
 import pytest
 from fed_harness import Federation
 
+KEPT = ("server/runs", "*/local_state", "*/opened_sums")
+"""Folders of server and sites that outlive a job."""
+
 
 class PlugPulledError(BaseException):
     """No process survives this: nothing catches it."""
@@ -30,16 +33,34 @@ class Plug:
 
     Attributes:
         writes: so far, as texts. dead: whether it was pulled.
+        forced: inode -> bytes that were forced to the disk.
     """
 
     def __init__(self, run: Federation) -> None:
         self.run, self.writes, self.dead = run, list[str](), False
+        self.forced: dict[int, int] = {}
 
     def pull(self) -> None:
         """Let nobody write from here on."""
         self.dead = True
         self.run.abort.trigger(True)
         raise PlugPulledError
+
+    def lose_unforced(self) -> list[str]:
+        """Cut off what files that outlive a job have beyond what was forced to the disk; return their names.
+
+        Nothing that outlives a job is written over in place.
+        """
+        lost = []
+        for folder in KEPT:
+            for file in self.run.root.glob(f"{folder}/**/*"):
+                if file.is_file() and not file.is_symlink():
+                    facts = file.stat()
+                    forced = self.forced.get(facts.st_ino, 0)
+                    if facts.st_size > forced:
+                        os.truncate(file, forced)
+                        lost.append(file.name)
+        return lost
 
 
 @contextmanager
@@ -57,6 +78,9 @@ def plug(run: Federation, write: int) -> Iterator[Plug]:
                     dead = found.dead or (write and len(found.writes) >= write)
                 if dead:
                     found.pull()
+                if name == "fsync":
+                    facts = os.fstat(first)
+                    found.forced[facts.st_ino] = facts.st_size
             return originals[name](first, *others, **more)
 
         return call
@@ -74,6 +98,7 @@ def interrupted(run: Federation, write: int) -> bool:
     """Start a run and pull the plug at one of its writes; return whether it came so far."""
     with plug(run, write) as pulled:
         _run_until_dead(run)
+    print("LOST", sorted(set(pulled.lose_unforced())))
     return len(pulled.writes) >= write
 
 
@@ -104,6 +129,7 @@ def interrupted_in(
 
         patched.setattr(owner, name, wrapper)
         _run_until_dead(run)
+    print("LOST", sorted(set(pulled.lose_unforced())))
     return pulled.dead
 
 

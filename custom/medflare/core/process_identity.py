@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import psutil
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_START_TIME = 19
+"""Place of `starttime` in /proc/<pid>/stat after the name, which may itself hold spaces (proc(5))."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +22,8 @@ class ProcessIdentity:
 
     Attributes:
         pid: its number, which the system gives to another process once it has ended.
-        started: when it began, seconds since the epoch, as the system counts it.
+        started: when it began, in seconds since the machine's start where the system counts them: a clock
+            that is set does not move it.
         boot: the system's id of this start of the machine; empty where it has none.
     """
 
@@ -35,7 +39,7 @@ class ProcessIdentity:
             psutil.NoSuchProcess: there is none of that number.
         """
         number = os.getpid() if pid is None else pid
-        return cls(pid=number, started=psutil.Process(number).create_time(), boot=boot_id())
+        return cls(pid=number, started=_started(psutil.Process(number)), boot=boot_id())
 
     @classmethod
     def from_json(cls, data: Any) -> ProcessIdentity | None:
@@ -55,7 +59,7 @@ class ProcessIdentity:
             return None
         try:
             process = psutil.Process(self.pid)
-            same = abs(process.create_time() - self.started) < 1.0
+            same = abs(_started(process) - self.started) < 1.0
             return process if same and process.status() != psutil.STATUS_ZOMBIE else None
         except psutil.Error:
             return None
@@ -64,6 +68,21 @@ class ProcessIdentity:
     def alive(self) -> bool:
         """True if the process still runs."""
         return self.process() is not None
+
+
+def _started(process: psutil.Process) -> float:
+    """Return when a process began.
+
+    On Linux not psutil's `create_time`: that is relative to the present time of day, so a clock that is set
+    by ten minutes would make another process of one that still runs.
+    """
+    if not sys.platform.startswith("linux"):
+        return process.create_time()
+    try:
+        fields = Path(f"/proc/{process.pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return int(fields[_START_TIME]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, IndexError, ValueError):
+        raise psutil.NoSuchProcess(process.pid) from None
 
 
 def boot_id() -> str:

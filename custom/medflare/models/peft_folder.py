@@ -10,7 +10,6 @@ result, so the adapter that is written holds it.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Mapping
@@ -31,7 +30,7 @@ from medflare.models.adapters.bottleneck import TYPE as BOTTLENECK
 from medflare.models.adapters.lora import pad_to_common_rank
 from medflare.models.adapters.seed_generated import seed_generated
 from medflare.models.adapters.virtual_tokens import virtual_token_file
-from medflare.wire.durable import write_json
+from medflare.wire.durable import replace_durably, sync_folder, write_json
 from medflare.wire.files import load_tensors
 
 ADAPTER, MERGED = "adapter.", "merged."
@@ -124,8 +123,9 @@ class PeftFolder:
             write_json(scratch / f"{self.file}.json", self.export)
         opening = self._opening(config)
         (scratch / "README.md").write_text(model_card(card, opening), encoding="utf-8")
+        sync_folder(scratch)  # a record that says "completed" must not outlive its adapter
         shutil.rmtree(folder, ignore_errors=True)
-        os.replace(scratch, folder)
+        replace_durably(scratch, folder)
         return folder
 
     def _opening(self, config: Mapping[str, Any]) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files and folders written so that a crash leaves the old one or the new one, never half of one; JSON files.
+"""Files and folders written so that a crash leaves no half of one; JSON files.
 
 FLARE's long-lived processes use this module, so it imports no torch.
 """
@@ -28,8 +28,27 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it, which are still there after a power cut."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        sync(folder.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the operating system write a folder with everything in it to the disk."""
+    for inner, _, files in os.walk(folder, topdown=False):
+        for name in files:
+            sync(Path(inner, name))
+        sync(Path(inner))
+
+
 def replace_durably(scratch: Path, path: Path) -> None:
-    """Put a file or folder in another's place so that it is still there after a power cut."""
+    """Put a file or folder in another's place so that it is still there after a power cut.
+
+    What is in a folder must be on the disk already.
+    """
     if scratch.is_file():
         sync(scratch)
     os.replace(scratch, path)
@@ -37,7 +56,8 @@ def replace_durably(scratch: Path, path: Path) -> None:
 
 
 def replace_folder(source: Path, target: Path) -> None:
-    """Copy a folder over another one so that a crash leaves the old one or the new one, never half of one."""
+    """Copy a folder over another one so that a crash leaves the old one, none or the new one, never half of
+    one."""
     scratch = target.with_name(target.name + ".tmp")
     shutil.rmtree(scratch, ignore_errors=True)
     try:
@@ -47,9 +67,7 @@ def replace_folder(source: Path, target: Path) -> None:
             raise
         shutil.rmtree(scratch, ignore_errors=True)
         raise DiskFullError(target.parent) from error
-    for file in scratch.rglob("*"):
-        if file.is_file():
-            sync(file)
+    sync_folder(scratch)
     shutil.rmtree(target, ignore_errors=True)
     replace_durably(scratch, target)
 
@@ -59,7 +77,7 @@ def scratch_file(path: Path) -> Iterator[Path]:
     """Provide the file to write before it takes the place of `path`; on a full disk it goes again."""
     scratch = path.with_name(path.name + ".tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         yield scratch
     except (OSError, SafetensorError) as error:
         if not is_disk_full(error):

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
@@ -121,6 +122,19 @@ def test_a_process_of_the_same_number_is_not_taken_for_the_one_that_died(
     assert set(states(kit).values()) == {"interrupted"}
     facts("runs", "reconcile", kit)
     assert process.poll() is None, "it belongs to somebody else"
+
+
+@pytest.mark.fault(
+    "the clock is set by {minutes} minutes", phase="`runs list`, reconcile", result="what runs is still known"
+)
+@pytest.mark.parametrize("minutes", [10, -10])
+def test_a_clock_that_is_set_makes_no_other_process_of_one_that_runs(
+    kit: Path, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, minutes: int
+) -> None:
+    write_run(kit, "left", process=ProcessIdentity.of(process.pid))
+    real = psutil.Process.create_time
+    monkeypatch.setattr(psutil.Process, "create_time", lambda this: real(this) + 60 * minutes)
+    assert states(kit) == {"left": "orphaned"}
 
 
 @pytest.mark.fault(

@@ -40,6 +40,7 @@ class CheckpointManager:
         self.folder, self.store, self.writer = folder, store, writer
         self.recorder, self.args = recorder, args
         self.best: float | None = None
+        self._best_before: int | None = None
         self.readable = True
         self.last: tuple[State, RoundRecord] | None = None
         self.reserve = DiskReserve(folder)
@@ -68,7 +69,8 @@ class CheckpointManager:
             shutil.rmtree(scratch, ignore_errors=True)
         return (
             f"the disk of the server is full: {free} MB free in {self.folder}. Free some space there and "
-            "submit the job again; the last good adapter, if a round was finished, is in result/adapter."
+            "go on with `medflare resume`; the last good adapter, if a round was finished, is in "
+            "result/adapter."
         )
 
     def finish_round(self, number: int, entry: RoundRecord, state: State, roster: Roster) -> None:
@@ -82,13 +84,15 @@ class CheckpointManager:
     def save(self, state: RunState) -> None:
         """Write a state from which the run can go on, and the record."""
         save_state(self.store.state, state)
+        self._forget_bests()
         self.recorder.write()
 
     def go_on_from(self, best: float | None, state: RunState) -> None:
         """Take what an earlier job of the run has written."""
         self.best = best
-        kept = self.store.path / RESULT / BEST
-        if kept.is_dir():
+        self._best_before = self.recorder.record.best_round
+        kept = self._kept_best(self._best_before)
+        if kept is not None and kept.is_dir():
             shutil.copytree(kept, self.folder / RESULT / BEST, dirs_exist_ok=True)
         rounds = self.recorder.record.rounds
         if rounds:
@@ -151,5 +155,23 @@ class CheckpointManager:
         self.recorder.record.artefacts["final" if name == FINAL else name] = str(
             target.relative_to(self.folder)
         )
-        if name == BEST:
-            replace_folder(target, self.store.path / RESULT / BEST)
+        kept = self._kept_best(entry.round)
+        if name == BEST and kept is not None:
+            replace_folder(target, kept)
+
+    def _kept_best(self, number: int | None) -> Path | None:
+        """Return where the adapter of the best round is kept; None while there is no such round.
+
+        Each has a folder of its own, since a state may be older than the newest of them: a run that goes on
+        from there may find another round to be the best.
+        """
+        return None if number is None else self.store.path / RESULT / f"{BEST}-{number:04d}"
+
+    def _forget_bests(self) -> None:
+        """Remove what neither the state nor the one before calls the best."""
+        best = self.recorder.record.best_round
+        kept = {self._kept_best(best), self._kept_best(self._best_before)}
+        for folder in (self.store.path / RESULT).glob(f"{BEST}-*"):
+            if folder not in kept:
+                shutil.rmtree(folder, ignore_errors=True)
+        self._best_before = best

@@ -4,7 +4,7 @@
     runs/<run>/state/              the last two states (`run_state`)
     runs/<run>/updates/            accepted updates of the exchange that goes on (`update_spool`)
     runs/<run>/run.json            the record, as in the job's own folder
-    runs/<run>/result/             the best adapter so far
+    runs/<run>/result/best-0003/   the best adapter so far: that of round 3
     runs/<run>/process.json        who runs it: job, process, attempt
     runs/<run>/lock                held while a process runs it; the system lets go of it if that dies
     runs/<run>/pause               asks for an end after the present round; whoever reads it removes it
@@ -23,6 +23,8 @@ from medflare.wire.storage import RUNS, run_name
 
 STATE, UPDATES, RECORD, RESULT = "state", "updates", "run.json", "result"
 PAUSE = "pause"
+SECONDS_FOR_READERS = 0.5
+"""Seconds to wait for the lock: `in_use` holds it for the moment in which somebody lists the runs."""
 
 
 @dataclass(slots=True)
@@ -76,12 +78,13 @@ class RunFolder:
                 f"there is a run {self.path.name} at this server already. `medflare resume {self.path.name}` "
                 "goes on with it; `medflare runs prune` removes it."
             )
-        if not self._lock.acquire():
+        if not self._lock.acquire(SECONDS_FOR_READERS):
             raise ConfigError(
                 f"run {self.path.name} is running: {read_holder(self.path)}. Abort that job first; if nobody "
                 "can, `medflare runs reconcile` ends what is left of it."
             )
         self.attempt = write_holder(self.path, job).attempt
+        self.take_pause()  # asked of a process that died before it could: this one is here to go on
 
     def close(self) -> None:
         """Let go of the run."""

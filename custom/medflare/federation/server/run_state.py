@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The server's state from which a run goes on; written after every exchange, all of it or nothing.
 
-Layout: `state/0003/{shared,totals,rule}.safetensors, state.json}` and `state/latest.json`, which names the
-folder that is complete. Folders are numbered as they are written, so that none is ever written over; the one
-before stays, for the day a disk damages the newest. Each tensor file holds a digest of its content.
+Layout: `state/0003/{shared,totals,rule,record}.safetensors, state.json}` and `state/latest.json`, which names
+the folder that is complete. Folders are numbered as they are written, so that none is ever written over; the
+one before stays, for the day a disk damages the newest. Each tensor file holds a digest of its content.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from medflare.wire.durable import read_json, replace_durably, write_json
 from medflare.wire.files import DamagedFileError, load_tensors, save_tensors
 
 LATEST = "latest.json"
+RECORD = "record"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,7 +53,9 @@ def save_state(folder: Path, state: RunState) -> None:
     scratch, final = folder / f"{name}.tmp", folder / name
     shutil.rmtree(scratch, ignore_errors=True)
     facts = {"exchanges_done": state.exchanges_done, **state.values}
-    save_tensors(scratch / "shared.safetensors", state.shared, {"facts": facts, "record": state.record})
+    save_tensors(scratch / "shared.safetensors", state.shared, {"facts": facts})
+    # Not in a header, which holds 100 MB at most: the record of a long run of many sites has more.
+    save_tensors(scratch / "record.safetensors", {RECORD: _as_bytes(state.record)})
     save_tensors(scratch / "totals.safetensors", state.totals)
     tensors, values = _flatten(state.rule)
     save_tensors(scratch / "rule.safetensors", tensors, values)
@@ -76,12 +79,28 @@ def load_state(folder: Path) -> RunState:
     Raises:
         DataError: there is no state, or none that is whole.
     """
+    return _newest_whole(folder)[1]
+
+
+def load_state_to_go_on(folder: Path) -> RunState:
+    """Return what `load_state` does, and let `latest.json` name it.
+
+    `save_state` keeps the state that is named there beside the new one: the one that the run went on from,
+    and never one that is damaged.
+    """
+    inner, state = _newest_whole(folder)
+    write_json(folder / LATEST, {"folder": inner.name})
+    return state
+
+
+def _newest_whole(folder: Path) -> tuple[Path, RunState]:
+    """Return the state that `load_state` returns, with its folder."""
     if not has_state(folder):
         raise DataError(f"{folder}: holds no run state. Name the `state` folder of a server's run.")
     damage: list[str] = []
     for inner in _generations(folder):
         try:
-            return _load(inner)
+            return inner, _load(inner)
         except (DamagedFileError, OSError, ValueError, KeyError) as error:
             damage.append(f"{inner.name}: {error}")
     raise DataError(f"{folder}: holds no state that is whole. {'; '.join(damage)}")
@@ -113,8 +132,13 @@ def _load(inner: Path) -> RunState:
         totals=load_tensors(inner / "totals.safetensors")[0],
         rule=_unflatten(rule_tensors, rule_values),
         values=values,
-        record=written["record"],
+        record=load_tensors(inner / "record.safetensors")[0][RECORD].numpy().tobytes().decode(),
     )
+
+
+def _as_bytes(text: str) -> torch.Tensor:
+    """Return a text in UTF-8 as uint8 (bytes,)."""
+    return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
 
 
 def _flatten(rule: Mapping[str, Any]) -> tuple[State, dict[str, Any]]:

@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 from medflare.core.config import explain
 from medflare.core.errors import DataError
 from medflare.core.run_record import RecordModel, RunRecord, Traffic
-from medflare.federation.server.run_state import RunState, load_state
+from medflare.federation.server.run_state import RunState, load_state_to_go_on
 
 
 class SketchValues(RecordModel):
@@ -77,12 +77,12 @@ class SavedRun:
 
 
 def load_run(folder: Path) -> SavedRun:
-    """Return the last complete state in a run's folder of states.
+    """Return the last complete state in a run's folder of states, from which the run goes on.
 
     Raises:
         DataError: there is none that is whole, or it is not what this version of medflare writes.
     """
-    state = load_state(folder)
+    state = load_state_to_go_on(folder)
     try:
         return SavedRun(
             state, RunValues.model_validate(state.values), RunRecord.model_validate_json(state.record)
