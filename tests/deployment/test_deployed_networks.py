@@ -124,6 +124,18 @@ def test_a_site_that_stood_still_for_two_minutes_takes_part_again(
     time.sleep(max(0.0, until - time.monotonic()))
     for process in frozen:
         process.resume()
+    thawed = time.time()
+
+    def back() -> float | None:
+        events = federation.progress(job_id)
+        later = (e["time"] - thawed for e in events if e["phase"] == "update" and e["site"] == SITE)
+        return next((seconds for seconds in later if seconds > 0), None)
+
+    wait_until(f"{SITE} back in {job_id}", lambda: back() is not None, 200, every=0.5)
+    seconds = back()
+    print(f"back after {seconds:.0f} s")
+    assert seconds is not None
+    assert seconds < 120, "a lost request for work is repeated after a minute"
     wait_for_updates(federation, job_id, there=True)
     run = paused(federation, job_id, tmp_path / "out")
     print("reasons:", absences(run))

@@ -56,6 +56,7 @@ def test_no_secret_of_the_service_reaches_a_job(tmp_path: Path, monkeypatch: pyt
     assert not set(SECRETS.values()) & set(environment.values())
     assert environment["OMP_NUM_THREADS"] == "1"
     assert "PATH" in environment
+    assert environment["NVFLARE_SUBMIT_TASK_RESULT_TIMEOUT"] == "300"
 
 
 def test_a_site_can_pass_on_what_its_jobs_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,6 +107,11 @@ def test_a_dead_site_is_noticed_within_a_minute(hardened: Path) -> None:
     assert 30 <= server["heart_beat_timeout"] <= 60
 
 
+def test_a_site_asks_for_work_again_within_a_minute(hardened: Path) -> None:
+    client = local(hardened / "medflare/prod_00/site-1", "resources.json")["client"]
+    assert client["communication_timeout"] == 60
+
+
 def test_nothing_of_the_server_is_stored_in_tmp(hardened: Path) -> None:
     text = (hardened / "medflare/prod_00/flserver/local/resources.json").read_text()
     assert "/tmp" not in text

@@ -20,6 +20,9 @@ from medflare.recipes.moved_classes import MOVED_JOB_CLASSES
 
 HEART_BEAT_TIMEOUT = 60
 """Seconds without a heartbeat after which the server takes a site for gone; FLARE's default is 600."""
+REQUEST_TIMEOUT = 60
+"""Seconds after which a site's job asks for work once more where no byte of an answer came; FLARE's default of
+300 keeps a site out for minutes after its network was cut or its machine stood still."""
 MAX_JOBS = 4
 """Most jobs that run on the server at the same time."""
 MOVED_CLASSES: dict[str, str] = {
@@ -91,6 +94,9 @@ def site_resources(given: Mapping[str, Any]) -> dict[str, Any]:
     """
     wanted = _common(given)
     wanted["allow_log_streaming"] = False
+    client = wanted.setdefault("client", {})
+    if not 30 <= client.get("communication_timeout", 300) <= 120:
+        client["communication_timeout"] = REQUEST_TIMEOUT
     _component(wanted, "site_policy")["path"] = class_path(SitePolicy)
     for part in wanted["components"]:
         if part.get("path") == class_path(ClientProcessJobLauncher):  # in a cluster another one starts jobs

@@ -38,6 +38,10 @@ PASSED_PREFIXES = (
 )
 """Beginnings of names that are passed on: threads, accelerators, and settings of FLARE and medflare."""
 
+SENDING = {"NVFLARE_SUBMIT_TASK_RESULT_TIMEOUT": "300"}
+"""Seconds in which the server must answer an update, unless the site's environment says otherwise. FLARE would
+take the kit's `communication_timeout`, which is for requests; a large update takes longer on a slow network."""
+
 PROXIES = frozenset({"grpc_proxy", "https_proxy", "http_proxy", "all_proxy", "no_grpc_proxy", "no_proxy"})
 """Variables by which gRPC finds the proxy; a job's process has a connection of its own to the server."""
 
@@ -79,7 +83,7 @@ class SiteJobLauncher(ClientProcessJobLauncher):
 
         A job's own code folder is never on its path: no site takes jobs that bring code.
         """
-        environment = job_environment(os.environ, self.more)
+        environment = SENDING | job_environment(os.environ, self.more)
         environment |= get_credential_env(fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS) or {})
         command = shlex.split(self.get_command(job_meta, fl_ctx), True)
         return ProcessHandle(process_adapter=spawn_process(command, environment))
