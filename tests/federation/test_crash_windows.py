@@ -66,6 +66,29 @@ def test_an_adapter_is_on_the_disk_before_the_record_says_completed(federation: 
 
 
 @pytest.mark.fault(
+    "a site is left out because it could not prepare, and is mended",
+    phase="resuming",
+    result="takes part from there on",
+)
+def test_a_site_that_was_mended_is_not_left_out_of_a_run_that_goes_on(
+    federation: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cannot_prepare(site: str, task: str, reply: Shareable) -> Any:
+        return make_reply(ReturnCode.EXECUTION_EXCEPTION) if (site, task) == ("site-3", "prepare") else None
+
+    run = federation(controller={**BEST, "min_responses": 2}, tamper=cannot_prepare)
+    assert interrupted_in(run, monkeypatch, checkpoint_manager, "save_state", call=3)
+    assert "prepare failed" in run.record().rounds[0].absent["site-3"]
+    again = resumed(run)
+    again.tamper = None
+    record = completed(again)
+    assert [sorted(entry.accepted) for entry in record.rounds] == [
+        ["site-1", "site-2"],
+        *[["site-1", "site-2", "site-3"]] * 2,
+    ]
+
+
+@pytest.mark.fault(
     "two states are damaged, one after the other", phase="resuming", result="goes on from the last whole one"
 )
 def test_a_damaged_state_is_not_the_one_that_is_kept_for_the_next_damage(tmp_path: Path) -> None:

@@ -32,11 +32,13 @@ class Gauge:
     """Takes memory and time when a round begins for the first site.
 
     Attributes:
-        bytes, seconds: of the process and since the start, by round.
+        bytes, seconds, processor: of the process and since the start, by round; the last in seconds of all
+            threads, which neighbours on the machine do not change.
     """
 
     bytes: dict[int, int] = field(default_factory=dict)
     seconds: dict[int, float] = field(default_factory=dict)
+    processor: dict[int, float] = field(default_factory=dict)
 
     def __call__(self, site: str, task: str, message: Shareable) -> None:
         if (site, task) == ("site-01", FIT):
@@ -44,7 +46,7 @@ class Gauge:
             if number % 10 == 0:
                 gc.collect()
                 self.bytes[number] = psutil.Process().memory_info().rss
-            self.seconds[number] = time.monotonic()
+            self.seconds[number], self.processor[number] = time.monotonic(), time.process_time()
 
     def typical(self, first: int, last: int) -> float:
         """The median of the memory in these rounds: tensors on their way move it by a twentieth."""
@@ -53,6 +55,11 @@ class Gauge:
     def a_round(self, first: int, last: int) -> float:
         """Seconds of a round, the mean of these."""
         return (self.seconds[last] - self.seconds[first]) / (last - first)
+
+    def rounds(self, first: int, last: int) -> str:
+        """What a round takes, the mean of these, in words."""
+        processor = (self.processor[last] - self.processor[first]) / (last - first)
+        return f"{self.a_round(first, last):.2f} s a round, {processor:.2f} s of processor time"
 
 
 def names(count: int) -> tuple[str, ...]:
@@ -99,7 +106,7 @@ def test_many_sites(federation: Any, protection: str, count: int) -> None:
     record = completed(run)
     assert [len(entry.accepted) for entry in record.rounds] == [count] * rounds
     used = (psutil.Process().memory_info().rss - before) / 1e6
-    print(f"\n{protection}, {count} sites: {gauge.a_round(1, rounds - 1):.2f} s a round, {used:.0f} MB more")
+    print(f"\n{protection}, {count} sites: {gauge.rounds(1, rounds - 1)}, {used:.0f} MB more")
 
 
 @pytest.mark.long
@@ -126,6 +133,6 @@ def test_a_hundred_sites_by_the_simulated_clock(federation: Any, count: int) -> 
     clock = [entry.simulated_seconds for entry in record.rounds]
     assert clock == sorted(clock)
     print(
-        f"\nsimulated clock, {count} sites: {gauge.a_round(1, rounds - 1):.2f} s a round of this machine, "
+        f"\nsimulated clock, {count} sites: {gauge.rounds(1, rounds - 1)} on this machine, "
         f"{clock[0]:.0f} s a round by the clock, {used:.0f} MB more"
     )

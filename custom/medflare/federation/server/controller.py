@@ -129,7 +129,7 @@ class RoundsController(Controller):
             args.sites or list(connected), args.suspend_rounds * self.schedule.exchanges_per_round
         )
         if self.saved is not None:
-            self.roster.go_on_with(self.saved.values.roster, NOT_CONNECTED)
+            self.roster.go_on_with(self.saved.values.roster)
         without = read_report(self.folder)
         for site in self.roster.sites:
             if site not in connected and site not in self.roster.excluded:

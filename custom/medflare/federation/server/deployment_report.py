@@ -20,8 +20,8 @@ DONE = "OK"
 MOST_CHARACTERS = 500
 """Of a site's own words in a reason."""
 WHAT_TO_DO = (
-    "Mend that at the site, whose log says more, and submit the job again; FLARE gives a running job to no "
-    "further site."
+    "Mend that at the site, whose log says more; it takes part after `medflare resume`, as FLARE gives a "
+    "running job to no further site."
 )
 
 

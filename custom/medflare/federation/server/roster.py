@@ -16,7 +16,7 @@ class Roster:
 
     Attributes:
         suspend_rounds: exchanges of updates for which a silent site is left out.
-        excluded: site -> reason, for the rest of the run.
+        excluded: site -> reason, for the rest of the job.
         suspended: site -> (first round in which it is eligible again, reason).
         stragglers: sites that passed the deadline of their last task.
     """
@@ -31,7 +31,7 @@ class Roster:
         self.sites = sorted(set(self.sites))
 
     def exclude(self, site: str, reason: str) -> None:
-        """Leave a site out for the rest of the run."""
+        """Leave a site out for the rest of the job."""
         self.excluded[site] = reason
 
     def suspend(self, site: str, round_number: int, reason: str) -> None:
@@ -72,14 +72,13 @@ class Roster:
             "stragglers": sorted(self.stragglers),
         }
 
-    def go_on_with(self, values: RosterValues, again: str = "") -> None:
+    def go_on_with(self, values: RosterValues) -> None:
         """Put back what `to_json` returned in an earlier job of the run.
 
-        Args:
-            again: reason for which a site was left out there, and is not for ever.
+        But for whom that job left out: every reason for it is examined again as the run goes on, and what was
+        wrong may have been mended meanwhile.
         """
         self.sites = values.sites
-        self.excluded = {site: why for site, why in values.excluded.items() if not again or why != again}
         self.suspended = values.suspended
         self.stragglers = set(values.stragglers)
 
