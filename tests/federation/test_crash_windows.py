@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from fed_harness import Federation, Make, completed
+from fed_harness import Federation, Make, completed, final
 from fed_plug import interrupted_in, plug, resumed
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
@@ -109,6 +109,24 @@ def test_a_long_record_is_in_no_header_of_a_file_which_holds_100_mb_at_most(tmp_
     }
     assert max(headers.values()) < 1000, headers
     assert load_state(tmp_path).record == record
+
+
+@pytest.mark.fault("a run is paused", phase="training", result="equal after `resume`, no round twice")
+def test_a_pause_ends_the_run_after_its_round_and_costs_nothing(federation: Make) -> None:
+    undisturbed = federation(controller=BEST)
+    completed(undisturbed)
+
+    def asks(site: str, task: str, reply: Shareable) -> None:
+        if (site, task) == ("site-1", "fit"):
+            run.flow.store.ask_for_pause()
+
+    run = federation(controller=BEST, tamper=asks)
+    record = run.run()
+    assert (record.status, len(record.rounds)) == ("paused", 1)
+    again = resumed(run)
+    again.tamper = None
+    assert [entry.round for entry in completed(again).rounds] == [0, 1, 2]
+    assert all(torch.equal(value, final(undisturbed)[name]) for name, value in final(again).items())
 
 
 @pytest.mark.fault(

@@ -16,6 +16,7 @@ from medflare.recipes.job import Job
 from medflare.recipes.job_reader import read_job
 from medflare.recipes.overrides import override
 from medflare.wire.durable import read_json, write_json
+from medflare.wire.process_file import in_use
 from medflare.wire.storage import FILE, RUNS
 
 SIMULATED = "simulate_job"
@@ -91,7 +92,9 @@ class WorkspaceState:
 
     def died(self) -> bool:
         """Return whether processes of the run ended before their time: the server's, or a site's, for which
-        FLARE stops the job. Whoever stops it himself does so by a signal."""
+        FLARE stops the job. Whoever stops it himself does so by a signal, or has asked for a pause."""
+        if (self.run / PAUSE).exists():
+            return False
         try:
             return read_record(self.run / RECORD).status in ("running", "stopped")
         except DataError:
@@ -101,10 +104,15 @@ class WorkspaceState:
         """Ask the run to end after its present round.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: there is none, or it is not running.
         """
         if not (self.run / RECORD).is_file():
             raise ConfigError(f"{self.workspace}: holds no run.")
+        if not in_use(self.run):
+            raise ConfigError(
+                f"{self.workspace}: its run is not running, so there is nothing to pause. `medflare status` "
+                "shows how it ended."
+            )
         (self.run / PAUSE).touch()
 
 

@@ -16,6 +16,8 @@ from medflare.core.process_identity import ProcessIdentity
 from medflare.wire.durable import read_json, write_json
 
 FILE, LOCK = "process.json", "lock"
+FOR_READERS = 0.5
+"""Seconds in which `in_use`, which holds a lock for a moment itself, lets go of it again."""
 _POLL = 0.1
 
 
@@ -30,7 +32,7 @@ class FolderLock:
         self.file = folder / file
         self._held: IO[str] | None = None
 
-    def acquire(self, seconds: float = 0.0) -> bool:
+    def acquire(self, seconds: float = FOR_READERS) -> bool:
         """Take the lock; return whether it could be had within so many seconds."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
         lock, until = self.file.open("a", encoding="utf-8"), time.monotonic() + seconds

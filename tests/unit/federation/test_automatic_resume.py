@@ -8,11 +8,12 @@ from typing import Any, Literal
 
 import pytest
 
-from medflare.core.errors import RunError
+from medflare.core.errors import ConfigError, RunError
 from medflare.core.run_record import RunRecord
 from medflare.recipes import simulate
 from medflare.recipes.job_reader import read_job
 from medflare.recipes.resume import WorkspaceState
+from medflare.wire.process_file import FolderLock
 
 JOB = Path(__file__).parents[3] / "jobs/fedmrg"
 SITES = "sites:\n" + "".join(f"  site-{n}: {{cohort: {{format: manifest, root: '.'}}}}\n" for n in (1, 2, 3))
@@ -78,3 +79,18 @@ def test_a_run_goes_on_by_itself_only_if_its_processes_died(
     assert [e["left"] for e in events if e["phase"] == "resuming"] == list(range(allowed))[::-1][
         : len(ends) - 1
     ]
+
+
+def test_a_run_that_dies_after_a_pause_was_asked_for_goes_on_only_when_it_is_told(tmp_path: Path) -> None:
+    simulator = Simulator(tmp_path / "ws", ["running"])
+    RunRecord(job="j", method="m", run_id="r", started="2026", best_round=None, status="running").write(
+        simulator.state.run / "run.json"
+    )
+    lock = FolderLock(simulator.state.run)
+    assert simulator.state.died()
+    with pytest.raises(ConfigError, match="is not running"):
+        simulator.state.pause()
+    assert lock.acquire()
+    simulator.state.pause()
+    lock.release()
+    assert not simulator.state.died()

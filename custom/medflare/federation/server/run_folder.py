@@ -23,8 +23,6 @@ from medflare.wire.storage import RUNS, run_name
 
 STATE, UPDATES, RECORD, RESULT = "state", "updates", "run.json", "result"
 PAUSE = "pause"
-SECONDS_FOR_READERS = 0.5
-"""Seconds to wait for the lock: `in_use` holds it for the moment in which somebody lists the runs."""
 
 
 @dataclass(slots=True)
@@ -78,7 +76,7 @@ class RunFolder:
                 f"there is a run {self.path.name} at this server already. `medflare resume {self.path.name}` "
                 "goes on with it; `medflare runs prune` removes it."
             )
-        if not self._lock.acquire(SECONDS_FOR_READERS):
+        if not self._lock.acquire():
             raise ConfigError(
                 f"run {self.path.name} is running: {read_holder(self.path)}. Abort that job first; if nobody "
                 "can, `medflare runs reconcile` ends what is left of it."

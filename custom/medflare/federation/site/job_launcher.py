@@ -39,8 +39,9 @@ PASSED_PREFIXES = (
 """Beginnings of names that are passed on: threads, accelerators, and settings of FLARE and medflare."""
 
 SENDING = {"NVFLARE_SUBMIT_TASK_RESULT_TIMEOUT": "300"}
-"""Seconds in which the server must answer an update, unless the site's environment says otherwise. FLARE would
-take the kit's `communication_timeout`, which is for requests; a large update takes longer on a slow network."""
+"""Seconds in which the server must answer an update, unless the site's environment says otherwise. FLARE
+would take the kit's `communication_timeout`, which is for requests; a large update takes longer on a slow
+network."""
 
 PROXIES = frozenset({"grpc_proxy", "https_proxy", "http_proxy", "all_proxy", "no_grpc_proxy", "no_proxy"})
 """Variables by which gRPC finds the proxy; a job's process has a connection of its own to the server."""
