@@ -21,8 +21,8 @@ from medflare.recipes.moved_classes import MOVED_JOB_CLASSES
 HEART_BEAT_TIMEOUT = 60
 """Seconds without a heartbeat after which the server takes a site for gone; FLARE's default is 600."""
 REQUEST_TIMEOUT = 60
-"""Seconds without a byte of an answer after which a site's job asks for work once more; FLARE's default of 300
-keeps a site out for minutes after its network was cut or its machine stood still."""
+"""Seconds without a byte of an answer after which a site's job asks for work once more; FLARE's default of
+300 keeps a site out for minutes after its network was cut or its machine stood still."""
 MAX_JOBS = 4
 """Most jobs that run on the server at the same time."""
 MOVED_CLASSES: dict[str, str] = {
