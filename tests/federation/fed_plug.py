@@ -46,12 +46,11 @@ class Plug:
         self.run.abort.trigger(True)
         raise PlugPulledError
 
-    def lose_unforced(self) -> list[str]:
-        """Cut off what files that outlive a job have beyond what was forced to the disk; return their names.
+    def lose_unforced(self) -> None:
+        """Cut off what files that outlive a job have beyond what was forced to the disk.
 
         Nothing that outlives a job is written over in place.
         """
-        lost = []
         for folder in KEPT:
             for file in self.run.root.glob(f"{folder}/**/*"):
                 if file.is_file() and not file.is_symlink():
@@ -59,8 +58,6 @@ class Plug:
                     forced = self.forced.get(facts.st_ino, 0)
                     if facts.st_size > forced:
                         os.truncate(file, forced)
-                        lost.append(file.name)
-        return lost
 
 
 @contextmanager
@@ -98,7 +95,7 @@ def interrupted(run: Federation, write: int) -> bool:
     """Start a run and pull the plug at one of its writes; return whether it came so far."""
     with plug(run, write) as pulled:
         _run_until_dead(run)
-    print("LOST", sorted(set(pulled.lose_unforced())))
+        pulled.lose_unforced()
     return len(pulled.writes) >= write
 
 
@@ -129,17 +126,21 @@ def interrupted_in(
 
         patched.setattr(owner, name, wrapper)
         _run_until_dead(run)
-    print("LOST", sorted(set(pulled.lose_unforced())))
+        pulled.lose_unforced()
     return pulled.dead
 
 
 def _run_until_dead(run: Federation) -> None:
+    before = set(threading.enumerate())
     try:
         run.run()
     except PlugPulledError:
         pass
     finally:
         run.done.set()
+        for thread in set(threading.enumerate()) - before:  # clients, and learners that they left behind
+            if thread.name.endswith(("(_client)", "(run)")):
+                thread.join(30)
         run.flow.store.close()
         for executor in run.executors.values():
             executor.close()
