@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -138,12 +139,20 @@ def _run_until_dead(run: Federation) -> None:
         pass
     finally:
         run.done.set()
-        for thread in set(threading.enumerate()) - before:  # clients, and learners that they left behind
-            if thread.name.endswith(("(_client)", "(run)")):
-                thread.join(30)
+        _wait_for_threads(before)
         run.flow.store.close()
         for executor in run.executors.values():
             executor.close()
+
+
+def _wait_for_threads(before: set[threading.Thread]) -> None:
+    """Wait for the run's clients, and for learners that they left behind: they still write."""
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        new = set(threading.enumerate()) - before
+        if not any(thread.name.endswith(("(_client)", "(run)")) for thread in new):
+            return
+        time.sleep(0.005)
 
 
 def count_writes(run: Federation) -> list[str]:

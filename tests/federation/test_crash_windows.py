@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,15 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
 from safetensors.torch import load_file
 
+from medflare.core.patient_privacy import Mechanism
 from medflare.core.tensors import State
+from medflare.differential_privacy.spending import SpendingBook
+from medflare.egress.ledger import Ledger
 from medflare.federation.server import checkpoint_manager
 from medflare.federation.server.run_folder import RunFolder
 from medflare.federation.server.run_state import RunState, load_state, load_state_to_go_on, save_state
-from medflare.wire import durable
+from medflare.protections.opened_sums import OpenedSums, SumOrigin
+from medflare.wire.disk_space import DiskReserve
 
 BEST = {"num_rounds": 3, "best_metric": "val_loss", "best_mode": "min"}
 
@@ -154,11 +160,29 @@ def test_somebody_who_lists_the_runs_keeps_no_run_from_starting(tmp_path: Path) 
     run.close()
 
 
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda folder: RunFolder(folder).open("job", resuming=False),
+        lambda folder: OpenedSums(folder).remember(SumOrigin(state="s", weights="w"), ["a", "b"]),
+        lambda folder: SpendingBook(folder).charge(["p"], Mechanism(noise=1.0, rate=0.1, steps=1), "run"),
+        lambda folder: save_state(folder, RunState(exchanges_done=0, shared={})),
+        lambda folder: DiskReserve(folder).hold(),
+        lambda folder: Ledger(folder / "egress.jsonl", "site-1", "job").resent("fit", 0, {}),
+    ],
+    ids=["run", "opened sums", "privacy", "state", "reserve", "ledger"],
+)
 def test_a_new_folder_is_on_the_disk_before_what_is_in_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], Any]
 ) -> None:
-    synced: list[Path] = []
-    real = durable.sync
-    monkeypatch.setattr(durable, "sync", lambda path: (synced.append(path), real(path)))
-    durable.write_json(tmp_path / "runs/one/process.json", {})
-    assert {tmp_path, tmp_path / "runs", tmp_path / "runs/one"} <= set(synced)
+    forced, real = set[str](), os.fsync
+
+    def fsync(descriptor: int) -> None:
+        forced.add(os.readlink(f"/proc/self/fd/{descriptor}"))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write(tmp_path / "kit/kept/one")
+    made = [folder for folder in tmp_path.rglob("*") if folder.is_dir()]
+    assert len(made) >= 3
+    assert {str(folder.parent) for folder in made} <= forced

@@ -131,7 +131,6 @@ class SpendingBook:
                 sets=tuple(PatientSet(patients=who, charges=what) for who, what in sets.items()),
             )
             sealed = changed.model_copy(update={"seal": _seal(changed, head.key)})
-            self.folder.mkdir(parents=True, exist_ok=True)
             if (
                 not self.head_file.exists()
             ):  # the key first: a book without one could not be told from a lost one

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from medflare.egress.failures import Failure
+from medflare.wire.folders import make_folder, sync
 
 FILE = "egress.jsonl"
 Event = Literal["sent", "resent", "blocked", "failure"]
@@ -110,11 +111,13 @@ class Ledger:
             "task": task,
         }
         text = json.dumps({**head, **line, "previous": self._last})
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path.parent)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(text + "\n")
             file.flush()
             os.fsync(file.fileno())  # on disk before the message leaves
+        if not self._last:
+            sync(self.path.parent)  # the file is new
         self._last = line_digest(text)
 
     def _continue(self) -> None:

@@ -30,8 +30,9 @@ from medflare.models.adapters.bottleneck import TYPE as BOTTLENECK
 from medflare.models.adapters.lora import pad_to_common_rank
 from medflare.models.adapters.seed_generated import seed_generated
 from medflare.models.adapters.virtual_tokens import virtual_token_file
-from medflare.wire.durable import replace_durably, sync_folder, write_json
+from medflare.wire.durable import replace_durably, write_json
 from medflare.wire.files import load_tensors
+from medflare.wire.folders import sync_folder
 
 ADAPTER, MERGED = "adapter.", "merged."
 A, B = ".lora_A.weight", ".lora_B.weight"

@@ -58,6 +58,7 @@ from medflare.core.errors import UpdateError
 from medflare.core.tensors import SharedSpec, State
 from medflare.wire.digest import json_digest, state_digest
 from medflare.wire.durable import write_json
+from medflare.wire.folders import make_folder
 
 FOLDER = "opened_sums"
 """Folder of a kit, beside `local_state`; a file for each state."""
@@ -117,7 +118,7 @@ class OpenedSums:
 
     def remember(self, origin: SumOrigin, sites: Collection[str]) -> None:
         """Write down that this site helps to open a sum; UpdateError as in `check`."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         with self._locked():
             self.check(origin, sites)
             file = self._file(origin.state)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from medflare.core.errors import RunError
+from medflare.wire.folders import make_folder
 
 RESERVE_BYTES = 4 << 20
 """Enough for a record, a trace and an entry of the ledger, many times over."""
@@ -76,7 +77,7 @@ class DiskReserve:
         try:
             if self.file.exists() and self.file.stat().st_size >= size:
                 return
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self.folder)
             with self.file.open("ab") as file:
                 _allocate(file.fileno(), size)
         except OSError as error:

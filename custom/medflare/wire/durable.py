@@ -17,31 +17,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from medflare.wire.disk_space import DiskFullError, is_disk_full
-
-
-def sync(path: Path) -> None:
-    """Have the operating system write a file or a folder to the disk itself."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def make_folder(path: Path) -> None:
-    """Make a folder, and those above it, which are still there after a power cut."""
-    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-    path.mkdir(parents=True, exist_ok=True)
-    for folder in missing:
-        sync(folder.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Have the operating system write a folder with everything in it to the disk."""
-    for inner, _, files in os.walk(folder, topdown=False):
-        for name in files:
-            sync(Path(inner, name))
-        sync(Path(inner))
+from medflare.wire.folders import make_folder, sync, sync_folder
 
 
 def replace_durably(scratch: Path, path: Path) -> None:

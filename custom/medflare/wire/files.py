@@ -18,7 +18,8 @@ from torch import Tensor
 from medflare.core.errors import DataError
 from medflare.core.tensors import State
 from medflare.wire.digest import state_digest
-from medflare.wire.durable import replace_durably, scratch_file, sync
+from medflare.wire.durable import replace_durably, scratch_file
+from medflare.wire.folders import sync
 
 PREVIOUS = ".previous"
 """Ending of the generation before: what is read where the newest file is damaged."""

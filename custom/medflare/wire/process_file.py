@@ -14,6 +14,7 @@ import psutil
 
 from medflare.core.process_identity import ProcessIdentity
 from medflare.wire.durable import read_json, write_json
+from medflare.wire.folders import make_folder
 
 FILE, LOCK = "process.json", "lock"
 FOR_READERS = 0.5
@@ -34,7 +35,7 @@ class FolderLock:
 
     def acquire(self, seconds: float = FOR_READERS) -> bool:
         """Take the lock; return whether it could be had within so many seconds."""
-        self.file.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.file.parent)
         lock, until = self.file.open("a", encoding="utf-8"), time.monotonic() + seconds
         while True:
             try:

@@ -44,6 +44,7 @@ from medflare.protocol.strict_model import shown
 from medflare.protocol.submitted_job import settings_digest
 from medflare.wire.compression import CODECS, ErrorFeedback, compress
 from medflare.wire.disk_space import RESERVE_BYTES, DiskReserve
+from medflare.wire.folders import make_folder
 from medflare.wire.process_file import FolderLock, read_holder, write_holder
 from medflare.wire.spec_codec import spec_from_json
 from medflare.wire.storage import LOCAL_STATE as STATES
@@ -359,7 +360,7 @@ class LearnerExecutor(Executor):
         FLARE empties its folder when a server deploys the same job again; the ledger must outlive that.
         """
         file, shown_at = self._run_state(fl_ctx) / ledger.FILE, _run_folder(fl_ctx) / ledger.FILE
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(file.parent)
         file.touch()
         if not shown_at.exists():
             shown_at.parent.mkdir(parents=True, exist_ok=True)
