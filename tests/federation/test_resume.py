@@ -75,6 +75,8 @@ OTHER_RULES = [
     Case(rule="fedcs", settings={"deadline": 60.0}, rounds=2),
     Case(rule="uniform_selection", settings={"draws": 2}, rounds=2),
     Case(rule="stratified_sampling", settings={"draws": 2}, rounds=2),
+    Case(rule="power_of_choice", settings={"clients": 2, "candidates": 3}, rounds=2),
+    Case(rule="oort", settings={"clients": 2}, rounds=2),
 ]
 """The rules of which no case is above: two writes of each, left to `make test-faults`."""
 

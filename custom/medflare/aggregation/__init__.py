@@ -38,6 +38,8 @@ RULES: dict[str, str] = {
     "median": "medflare.aggregation.median:Median",
     "medoid": "medflare.aggregation.medoid:Medoid",
     "multi_krum": "medflare.aggregation.krum:MultiKrum",
+    "oort": "medflare.selection.oort:Oort",
+    "power_of_choice": "medflare.selection.power_of_choice:PowerOfChoice",
     "scaffold": "medflare.aggregation.scaffold:Scaffold",
     "stratified_sampling": "medflare.selection.rules:StratifiedSampling",
     "temporal": "medflare.aggregation.temporal:TemporalResidual",

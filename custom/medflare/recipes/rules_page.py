@@ -42,9 +42,9 @@ any method:
   `train_losses: true` under `policy` in its site.yaml. A site that does not is never measured, with the
   reason in `run.json`.
 
-`ddcs`, `stratified_sampling`, `uniform_selection`, `importance_sampling` and `fedcs` choose who
-trains. Nothing of a step changes; a site learns its importance weight, and under masks scales its own
-update by it ([client selection](../methods/ddcs.md))."""
+`ddcs`, `stratified_sampling`, `uniform_selection`, `importance_sampling`, `power_of_choice`, `oort`
+and `fedcs` choose who trains. Nothing of a step changes; a site learns its importance weight, and under
+masks scales its own update by it ([client selection](../methods/ddcs.md))."""
 
 
 def page() -> str:

@@ -249,6 +249,7 @@ class SampledMean(
             "shared": [[*pair, both] for pair, both in sorted(self.known.shared.items())],
             "ages": dict(self.known.staleness),
             "norms": dict(self.known.norms),
+            "losses": dict(self.known.losses),
             "selector": self.selector.state_dict(),
         }
 
@@ -259,4 +260,5 @@ class SampledMean(
         self.known.sizes = dict(state.get("sizes", {}))
         self.known.shared = {(one, other): both for one, other, both in state.get("shared", [])}
         self.known.staleness, self.known.norms = dict(state["ages"]), dict(state["norms"])
+        self.known.losses = dict(state.get("losses", {}))
         self.selector.load_state_dict(state["selector"])

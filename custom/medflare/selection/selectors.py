@@ -31,6 +31,7 @@ class SiteStatistics:
         latencies: as observed so far; sketches: of the sites that sent one.
         sizes, shared: in place of sketches, triples of the sites' graphs and of what pairs of sites share.
         staleness: rounds since a site trained; norms: ‖Δ_i‖ of each site's last update.
+        losses: of each site's last training, where a rule reads them.
     """
 
     latencies: Latencies = field(default_factory=Latencies)
@@ -39,6 +40,7 @@ class SiteStatistics:
     shared: dict[tuple[str, str], int] = field(default_factory=dict)
     staleness: dict[str, int] = field(default_factory=dict)
     norms: dict[str, float] = field(default_factory=dict)
+    losses: dict[str, float] = field(default_factory=dict)
 
     def distances(self, sites: Sequence[str]) -> Matrix | None:
         """Return D (N, N) in the order of `sites`, as `divergence.distance_matrix`; None if unknown."""

@@ -118,6 +118,8 @@ CASES = {
     "importance_sampling": Case(make=rule("importance_sampling"), slow=slow.weighted_mean),
     "uniform_selection": Case(make=rule("uniform_selection"), slow=slow.weighted_mean),
     "stratified_sampling": Case(make=rule("stratified_sampling"), slow=slow.weighted_mean),
+    "power_of_choice": Case(make=rule("power_of_choice"), slow=slow.weighted_mean),
+    "oort": Case(make=rule("oort"), slow=slow.weighted_mean),
     "temporal": Case(make=rule("temporal"), slow=slow.weighted_mean),
     "temporal, three visits": Case(make=rule("temporal", visits=3), keeps=False),
     "docs/how-to/add-a-rule.md": Case(make=documented_rule),
