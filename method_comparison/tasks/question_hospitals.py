@@ -34,6 +34,7 @@ class QuestionSettings(Settings):
         checks: at so many equal times of the simulated clock is quality measured.
         alpha: of the partition dirichlet; questions: training questions of a hospital on average.
         diseases, groups: size of the world, five facts a disease.
+        dialects: every hospital has names of its own for all terms, so that graphs need alignment.
         tested: test questions of all hospitals.
         lr: a rate of AdamW at which the loss falls steadily (4e-3 did not).
         message: bytes of the adapter each way, rank 8 on all projections of a 7B model in bf16.
@@ -48,6 +49,7 @@ class QuestionSettings(Settings):
     questions: int = Field(default=30, ge=1)
     diseases: int = Field(default=2, ge=1)
     groups: int = Field(default=6, ge=2)
+    dialects: bool = False
     tested: int = Field(default=140, ge=1)
     lr: float = Field(default=2e-3, gt=0)
     rank: int = Field(default=16, ge=1)
@@ -86,12 +88,27 @@ def write_hospitals(settings: QuestionSettings, partition: str, seed: int, share
     if (folder / "complete").is_file():
         return
     dealt = "iid" if partition == OUTLIERS else partition
-    world = {"diseases": settings.diseases, "groups": settings.groups, "questions": settings.questions}
-    write_questions_demo(folder, settings.hospitals, dealt, seed, alpha=settings.alpha, **world)
+    write_questions_demo(
+        folder,
+        settings.hospitals,
+        dealt,
+        seed,
+        alpha=settings.alpha,
+        diseases=settings.diseases,
+        groups=settings.groups,
+        questions=settings.questions,
+        dialects=settings.dialects,
+    )
     if partition == OUTLIERS:
-        for number in range(OUTLIER_STEP, settings.hospitals + 1, OUTLIER_STEP):
-            _give_wrong_answers(folder / f"site-{number}" / "questions.jsonl", seed)
+        for number in range(1, settings.hospitals + 1):
+            if has_wrong_answers(f"site-{number}"):
+                _give_wrong_answers(folder / f"site-{number}" / "questions.jsonl", seed)
     (folder / "complete").touch()
+
+
+def has_wrong_answers(site: str) -> bool:
+    """Return whether a hospital of the partition `outliers` trains on wrong answers: every fifth does."""
+    return int(site.removeprefix("site-")) % OUTLIER_STEP == 0
 
 
 def _give_wrong_answers(path: Path, seed: int) -> None:

@@ -22,6 +22,7 @@ from method_comparison.tasks.client_selection import SelectionMethod, make_choic
 from method_comparison.tasks.question_hospitals import (
     OUTLIERS,
     QuestionSettings,
+    has_wrong_answers,
     make_learners,
     read_hospitals,
     write_hospitals,
@@ -37,13 +38,18 @@ class VarianceSettings(QuestionSettings):
 
 
 class StepVariance(ComparisonTask[VarianceSettings, SelectionMethod]):
-    """Var(Σ w_i Δ_i) / ‖Σ d_i Δ_i‖², mean over the checkpoints."""
+    """Var(Σ w_i Δ_i) / ‖Σ d_i Δ_i‖², mean over the checkpoints.
+
+    Where some hospitals have wrong answers, also E‖Σ w_i Δ_i − Δ‖² / ‖Δ‖² against the step Δ of the others:
+    what a choice that knew them would lower.
+    """
 
     name = "step_variance"
     settings, method_settings = VarianceSettings, SelectionMethod
     partitions = ("iid", "class", "dirichlet", OUTLIERS)
     columns: ClassVar[Mapping[str, Column]] = {
-        "variance": Column(title="variance of a step, of its square", scale=1.0, digits=2)
+        "variance": Column(title="variance of a step, of its square", scale=1.0, digits=2),
+        "error": Column(title="error against hospitals with right answers", scale=1.0, digits=2),
     }
     curve_axes: ClassVar[Mapping[str, str]] = {"variance": "rounds before"}
 
@@ -58,12 +64,16 @@ class StepVariance(ComparisonTask[VarianceSettings, SelectionMethod]):
         with np.load(gram_file(unit.shared, unit.partition, unit.seed)) as data:
             grams, names, sizes = data["grams"], data["names"].tolist(), data["sizes"]
         shares = sizes / sizes.sum()
-        curve = []
+        right = np.array([not has_wrong_answers(name) for name in names]) * shares
+        curve, errors = [], []
         for rounds, gram in zip(unit.settings.checkpoints, grams, strict=True):
             odds = odds_of(unit, names, sizes, np.sqrt(np.diag(gram)))
             curve.append((float(rounds), relative_variance(gram, shares, odds)))
-        value = float(np.mean([value for _, value in curve]))
-        return Measured(values={"variance": value}, curves={"variance": curve})
+            errors.append(relative_error(gram, shares, odds, right / right.sum()))
+        values = {"variance": float(np.mean([value for _, value in curve]))}
+        if unit.partition == OUTLIERS:
+            values["error"] = float(np.mean(errors))
+        return Measured(values=values, curves={"variance": curve})
 
 
 def gram_file(shared: Path, partition: str, seed: int) -> Path:
@@ -135,9 +145,22 @@ def relative_variance(gram: Matrix, shares: Vector, odds: Matrix) -> float:
     Args:
         gram: ⟨Δ_i, Δ_j⟩. shares: d. odds: (S, N).
     """
+    variance, _ = moments(gram, shares, odds)
+    return variance / float(shares @ gram @ shares)
+
+
+def relative_error(gram: Matrix, shares: Vector, odds: Matrix, aim: Vector) -> float:
+    """Return E‖Σ w_i Δ_i − Σ a_i Δ_i‖² / ‖Σ a_i Δ_i‖², arguments as in `relative_variance`; aim: a."""
+    variance, mean = moments(gram, shares, odds)
+    gap = mean - aim
+    return (variance + float(gap @ gram @ gap)) / float(aim @ gram @ aim)
+
+
+def moments(gram: Matrix, shares: Vector, odds: Matrix) -> tuple[float, Vector]:
+    """Return the variance of Σ w_i Δ_i and the weights E[w_i] (N,) of its mean."""
     total = odds.sum(0)
     weight = np.divide(shares, total, out=np.zeros_like(total), where=total > 0)
     second = float((odds @ (weight**2 * np.diag(gram))).sum())
     means = odds * weight
     first = float(np.einsum("si,ij,sj->", means, gram, means))
-    return (second - first) / float(shares @ gram @ shares)
+    return second - first, means.sum(0)

@@ -100,6 +100,18 @@ def test_tests_name_diseases_as_the_vocabulary_prefers_and_training_as_the_house
     )
 
 
+def test_with_dialects_a_hospital_has_one_name_for_each_term_and_tests_have_the_preferred_ones() -> None:
+    names = {term.names for kind in ("disease", *RELATIONS) for term in world(3, 8).of_kind(kind)}
+    term_of = {name: every for every in names for name in every}
+    used = []
+    for own in asked("iid", questions=400, dialects=True).values():
+        said = {text for q in own if q.split == "train" for _, text in q.options}
+        assert len({term_of[text] for text in said}) == len(said), "no term under two names"
+        assert all(q.answer_text == term_of[q.answer_text][0] for q in own if q.split == "test")
+        used.append(said)
+    assert len(set(map(frozenset, used))) == len(used)
+
+
 def test_the_right_letter_says_nothing() -> None:
     counts = Counter(q.answer for own in asked(questions=400).values() for q in own)
     assert set(counts) == set("ABCD")

@@ -31,7 +31,7 @@ def write_questions_demo(
     """Writes `<hospital>/questions.jsonl` each, vocabulary.obo, hospitals.key and site.yaml.
 
     Args:
-        further: of `QuestionsDemo`: questions, alpha, tested, diseases, groups.
+        further: of `QuestionsDemo`: questions, alpha, tested, diseases, groups, dialects.
 
     Returns:
         Hospital -> questions it trains on.

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from medflare.core.errors import ConfigError
 from medflare.data.partition.texts import TextPlan, assign_groups_to_sites
 from medflare.data.records import Question
-from medflare.synthetic.knowledge.questions import draw_habits, write_questions
+from medflare.synthetic.knowledge.questions import draw_dialect, draw_habits, write_questions
 from medflare.synthetic.knowledge.world import Fact, World, world
 
 SPREAD = 0.5
@@ -60,6 +60,7 @@ class QuestionsDemo(TextsDemo):
         tested: every hospital is tested on all facts that any hospital trains on, or on its own.
         diseases, groups: size of the world; five facts a disease.
         synonyms, vignettes: as in `draw_habits`; the milder, the sooner facts are learnt.
+        dialects: every hospital has one name of its own for each term, also in its options (`draw_dialect`).
     """
 
     questions: int = 240
@@ -68,6 +69,7 @@ class QuestionsDemo(TextsDemo):
     groups: int = 8
     synonyms: float = 0.8
     vignettes: float = 0.3
+    dialects: bool = False
 
     def __post_init__(self) -> None:
         TextsDemo.__post_init__(self)  # slots=True rebuilds the class, after which super() fails
@@ -105,6 +107,9 @@ def question_hospitals(demo: QuestionsDemo) -> dict[str, list[Question]]:
     for number, name in enumerate(plan.sites):
         local = [fact for index, fact in enumerate(facts) if given[str(index)] == number]
         habits = draw_habits(np.random.default_rng([demo.seed, 73, number]), demo.synonyms, demo.vignettes)
+        if demo.dialects:
+            dialect = draw_dialect(demo.world, np.random.default_rng([demo.seed, 75, number]))
+            habits = replace(habits, dialect=dialect)
         tested = trained if demo.tested == "all" else list(dict.fromkeys(local))
         words = np.random.default_rng([demo.seed, 74, number])
         questions[name] = [

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from string import ascii_uppercase
 
 import numpy as np
@@ -26,11 +26,13 @@ class QuestionHabits:
     Attributes:
         wordings: relation -> numbers of its training wordings that this hospital uses, its favourite first.
         synonyms: how often a disease goes by another name; vignettes: how often a patient comes first.
+        dialect: preferred name of a term -> the only name that this hospital uses for it.
     """
 
     wordings: dict[str, tuple[int, ...]]
     synonyms: float
     vignettes: float
+    dialect: Mapping[str, str] = field(default_factory=dict)
 
 
 PLAIN = QuestionHabits(wordings={}, synonyms=0.0, vignettes=0.0)
@@ -51,6 +53,12 @@ def draw_habits(rng: np.random.Generator, synonyms: float, vignettes: float, use
         synonyms=float(rng.uniform(0, synonyms)),
         vignettes=float(rng.choice([0.0, vignettes])),
     )
+
+
+def draw_dialect(world: World, rng: np.random.Generator) -> dict[str, str]:
+    """Draw one name for every term of the world: of all diseases, and of all that is linked to them."""
+    terms = [term for kind in ("disease", *RELATIONS) for term in world.of_kind(kind)]
+    return {term.name: term.names[int(rng.integers(len(term.names)))] for term in terms}
 
 
 def write_questions(
@@ -77,10 +85,11 @@ def write_questions(
         letters = ascii_uppercase[:OPTIONS]
         texts = [fact.value.name, *_wrong(world, fact, rng)]
         order = [texts[int(i)] for i in rng.permutation(len(texts))]
+        used = habits if split == "train" else PLAIN
         yield Question(
             question_id=f"{name}-{split}-{number:05d}",
-            text=_worded(wording, fact, habits if split == "train" else PLAIN, rng),
-            options=tuple(zip(letters, order, strict=True)),
+            text=_worded(wording, fact, used, rng),
+            options=tuple(zip(letters, (used.dialect.get(text, text) for text in order), strict=True)),
             answer=letters[order.index(fact.value.name)],
             split=split,
             group=fact.group,
@@ -91,6 +100,7 @@ def _worded(wording: str, fact: Fact, habits: QuestionHabits, rng: np.random.Gen
     preferred, *others = fact.disease.names
     other, opens = rng.random() < habits.synonyms, rng.random() < habits.vignettes
     disease = others[int(rng.integers(len(others)))] if others and other else preferred
+    disease = habits.dialect.get(preferred, disease)
     asked = " ".join(disease if word == "D" else word for word in _words(wording))
     asked = asked.replace(" ?", "?")
     asked = asked[:1].upper() + asked[1:]
