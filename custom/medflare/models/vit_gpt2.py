@@ -8,7 +8,7 @@ ViT's pooling layer, which nothing would train. vit_gpt2_folder.py opens it.
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
@@ -22,11 +22,14 @@ from medflare.models.evaluation_mode import EvaluatedModule
 from medflare.models.report_generator import DecodingSettings, decoded_reports, search_arguments
 
 FILE = "vit_gpt2"
+PositiveChannels = Annotated[int, Field(ge=1)]
 
 
 class ViTSettings(Settings):
     """The image encoder where a site names no folder; a folder's own configuration decides otherwise.
 
+    stem_channels: of convolutions that halve the image before patches are projected, as many as make `patch`
+        (8: three); none for the ViT's own projection (models.vit_stem).
     crop_margin: side of a stored image over `image_size`: what training may crop at random.
     """
 
@@ -35,6 +38,7 @@ class ViTSettings(Settings):
     attention_heads: int = Field(default=3, ge=1)
     image_size: int = Field(default=64, ge=8)
     patch: int = Field(default=8, ge=1)
+    stem_channels: tuple[PositiveChannels, ...] = ()
     crop_margin: float = Field(default=256 / 224, ge=1)
 
     @property
@@ -79,6 +83,12 @@ class ViTGPT2Settings(Settings):
             raise ValueError(
                 f"encoder.image_size is {self.encoder.image_size}, expected a multiple of encoder.patch "
                 f"({self.encoder.patch})"
+            )
+        stem = self.encoder.stem_channels
+        if stem and 2 ** len(stem) != self.encoder.patch:
+            raise ValueError(
+                f"encoder.stem_channels has {len(stem)} convolutions, which make patches of "
+                f"{2 ** len(stem)}, and encoder.patch is {self.encoder.patch}"
             )
         return self
 

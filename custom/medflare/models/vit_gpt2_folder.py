@@ -19,6 +19,7 @@ from medflare.models.embedded import decoder_folder
 from medflare.models.encoder_folder import first_token, trained_precision
 from medflare.models.result_files import copy_tensors
 from medflare.models.vit_gpt2 import BeamSettings, ViTGPT2, ViTGPT2Settings
+from medflare.models.vit_stem import KEY, new_vit, read_vit, stem_of
 
 METHOD, NEW = "fedvit_gpt2", "medflare-new-vit-gpt2"
 MODEL_TYPES = {"encoder": "vit", "decoder": "gpt2"}
@@ -74,7 +75,7 @@ def open_vit_gpt2(
         facts, tensors: what `vit_gpt2.json` and `vit_gpt2.safetensors` of `folder` hold.
         backbone: the folder the run began with, whose tokenizer is needed; None for a new model.
     """
-    from transformers import VisionEncoderDecoderConfig, VisionEncoderDecoderModel
+    from transformers import VisionEncoderDecoderConfig
 
     where = str(folder / "vit_gpt2.json")
     settings = parse(ViTGPT2Settings, facts["model"], where)
@@ -83,7 +84,7 @@ def open_vit_gpt2(
         check_parts(backbone)
     tokenizer = load_tokenizer(decoder_folder() if backbone is None else backbone / "decoder")
     with quiet_transformers():
-        network: Any = VisionEncoderDecoderModel(VisionEncoderDecoderConfig.from_dict(facts["network"]))
+        network = network_of(VisionEncoderDecoderConfig.from_dict(facts["network"]))
     actual = fingerprint_of_new(settings) if backbone is None else fingerprint_of_parts(backbone)
     recorded = facts["backbone"]
     if actual != recorded["fingerprint"]:
@@ -131,7 +132,8 @@ def fingerprint_of_parts(folder: Path) -> str:
 
 def fingerprint_of_new(settings: ViTGPT2Settings) -> str:
     """Return a hash of shape and vocabulary; the weights come from one site before round 1."""
-    total = hashlib.sha256(settings.model_dump_json().encode())
+    unset = None if settings.encoder.stem_channels else {"encoder": {"stem_channels"}}  # as it was before
+    total = hashlib.sha256(settings.model_dump_json(exclude=unset).encode())
     total.update((decoder_folder() / "tokenizer.json").read_bytes())
     return total.hexdigest()
 
@@ -151,6 +153,7 @@ def as_built(settings: ViTGPT2Settings, config: Any) -> ViTGPT2Settings:
             "attention_heads": vit.num_attention_heads,
             "image_size": vit.image_size,
             "patch": vit.patch_size,
+            "stem_channels": stem_of(vit),
         }
     )
     decoder = settings.decoder.model_copy(
@@ -166,9 +169,10 @@ def as_built(settings: ViTGPT2Settings, config: Any) -> ViTGPT2Settings:
 
 def _new(settings: ViTGPT2Settings, tokenizer: Any) -> Any:
     """Return a network with random weights and the embedded decoder's vocabulary."""
-    from transformers import GPT2Config, VisionEncoderDecoderConfig, VisionEncoderDecoderModel, ViTConfig
+    from transformers import GPT2Config, VisionEncoderDecoderConfig, ViTConfig
 
     vit, gpt2, rate = settings.encoder, settings.decoder, settings.dropout
+    stem = {KEY: list(vit.stem_channels)} if vit.stem_channels else {}
     encoder = ViTConfig(
         hidden_size=vit.width,
         num_hidden_layers=vit.layers,
@@ -178,6 +182,7 @@ def _new(settings: ViTGPT2Settings, tokenizer: Any) -> Any:
         patch_size=vit.patch,
         hidden_dropout_prob=rate,
         attention_probs_dropout_prob=0.0,
+        **stem,
     )
     decoder = GPT2Config(
         vocab_size=-(-len(tokenizer) // 64) * 64,
@@ -191,17 +196,23 @@ def _new(settings: ViTGPT2Settings, tokenizer: Any) -> Any:
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
     )
-    return VisionEncoderDecoderModel(
-        VisionEncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
-    )
+    return network_of(VisionEncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder))
+
+
+def network_of(config: Any) -> Any:
+    """Return a VisionEncoderDecoderModel with random weights, its ViT with the stem that `config` names."""
+    from transformers import VisionEncoderDecoderModel
+
+    stem = stem_of(config.encoder)
+    return VisionEncoderDecoderModel(config, encoder=new_vit(config.encoder) if stem else None)
 
 
 def _assembled(folder: Path) -> Any:
     """Return pretrained ViT and GPT-2 with new cross-attention between them."""
-    from transformers import GPT2Config, GPT2LMHeadModel, VisionEncoderDecoderModel, ViTModel
+    from transformers import GPT2Config, GPT2LMHeadModel, VisionEncoderDecoderModel
 
     with LOADING:
-        vit = ViTModel.from_pretrained(folder / "encoder", local_files_only=True, dtype=torch.float32)
+        vit = read_vit(folder / "encoder")
     config = GPT2Config.from_pretrained(folder / "decoder", local_files_only=True)
     config.is_decoder = config.add_cross_attention = True
     with LOADING:

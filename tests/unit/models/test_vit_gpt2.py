@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import (
     AutoTokenizer,
@@ -34,6 +34,7 @@ from medflare.models.vit_gpt2 import (
     parameter_counts,
 )
 from medflare.models.vit_gpt2_folder import load_vit_gpt2
+from medflare.models.vit_stem import new_vit
 
 PART = {"layers": 1, "width": 32, "attention_heads": 2}
 SMALL = ViTGPT2Settings.model_validate(
@@ -175,7 +176,11 @@ def test_weights_in_four_bits_cannot_learn() -> None:
 
 @pytest.mark.parametrize(
     ("encoder", "message"),
-    [({"width": 30, "attention_heads": 4}, "multiple of its attention"), ({"patch": 7}, "encoder.patch")],
+    [
+        ({"width": 30, "attention_heads": 4}, "multiple of its attention"),
+        ({"patch": 7}, "encoder.patch"),
+        ({"stem_channels": (8, 8)}, "2 convolutions, which make patches of 4, and encoder.patch is 8"),
+    ],
 )
 def test_sizes_that_do_not_fit_are_told(encoder: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -193,10 +198,43 @@ def result_of(model: ViTGPT2, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("pretrained", [False, True])
-def test_a_result_reopens_as_it_was(pretrained: bool, folder: Path, tmp_path: Path) -> None:
-    begun = folder if pretrained else None
-    model = load_vit_gpt2(begun, "fp32", "cpu", SMALL, 0).eval()
+STEM = SMALL.model_copy(
+    update={"encoder": SMALL.encoder.model_copy(update={"patch": 4, "stem_channels": (8, 12)})}
+)
+
+
+@pytest.fixture
+def stem_folder(folder: Path, tmp_path: Path) -> Path:
+    """encoder/: a ViT with a convolutional stem; decoder/ as that of `folder`."""
+    path = tmp_path / "stem"
+    sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    vit = ViTConfig(hidden_size=32, image_size=48, patch_size=8, stem_channels=[8, 8, 8], **sizes)
+    new_vit(vit).save_pretrained(path / "encoder")
+    (path / "decoder").symlink_to(folder / "decoder")
+    return path
+
+
+def test_a_folder_with_a_stem_brings_its_convolutions(stem_folder: Path) -> None:
+    model = load_vit_gpt2(stem_folder, "fp32", "cpu", SMALL, 0)
+    assert model.settings.encoder.stem_channels == (8, 8, 8)
+    kept = load_file(stem_folder / "encoder" / "model.safetensors")
+    name = "embeddings.patch_embeddings.projection.convolutions.0.weight"
+    assert torch.equal(model.shared_tensors()[f"encoder.{name}"], kept[name])
+    reports = model.report_loss(images(2, 48), *written(model))
+    changed = model.report_loss(1 - images(2, 48), *written(model))
+    assert reports.item() != changed.item()
+
+
+def test_a_model_without_a_stem_has_the_fingerprint_it_had_before_there_were_any() -> None:
+    found = load_vit_gpt2(None, "fp32", "cpu", SMALL, 0).fingerprint
+    assert found.startswith("5f20ef4506955d38")
+    assert load_vit_gpt2(None, "fp32", "cpu", STEM, 0).fingerprint != found
+
+
+@pytest.mark.parametrize("begin", ["new", "folder", "new, stem", "folder, stem"])
+def test_a_result_reopens_as_it_was(begin: str, folder: Path, stem_folder: Path, tmp_path: Path) -> None:
+    begun = {"folder": folder, "folder, stem": stem_folder}.get(begin)
+    model = load_vit_gpt2(begun, "fp32", "cpu", STEM if begin == "new, stem" else SMALL, 0).eval()
     with torch.no_grad():
         for tensor in model.shared_tensors().values():
             tensor.add_(0.01 * torch.randn(tensor.shape, generator=torch.Generator().manual_seed(1)))

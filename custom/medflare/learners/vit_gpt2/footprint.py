@@ -11,12 +11,13 @@ import torch
 
 from medflare.learners.training_step import TrainingStep, float_mask, log_likelihood
 from medflare.models.embedded import decoder_folder
+from medflare.models.vit_gpt2_folder import network_of
+from medflare.models.vit_stem import KEY
 
 
 def training_step(settings: Any, folder: Path | None, precision: str) -> TrainingStep:
     """Return the networks and a forward pass of one batch."""
     from transformers import AutoConfig, GPT2Config, VisionEncoderDecoderConfig, ViTConfig
-    from transformers import VisionEncoderDecoderModel as Model
 
     if folder is None:
         look, write = settings.model.encoder, settings.model.decoder
@@ -28,6 +29,7 @@ def training_step(settings: Any, folder: Path | None, precision: str) -> Trainin
             intermediate_size=4 * look.width,
             image_size=look.image_size,
             patch_size=look.patch,
+            **({KEY: list(look.stem_channels)} if look.stem_channels else {}),
         )
         decoder: Any = GPT2Config(
             vocab_size=words,
@@ -40,7 +42,7 @@ def training_step(settings: Any, folder: Path | None, precision: str) -> Trainin
         encoder = AutoConfig.from_pretrained(folder / "encoder", local_files_only=True)
         decoder = AutoConfig.from_pretrained(folder / "decoder", local_files_only=True)
     decoder.is_decoder = decoder.add_cross_attention = True
-    network = Model(config=VisionEncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder))
+    network = network_of(VisionEncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder))
     batch, tokens = settings.optimiser.batch, min(settings.max_report_tokens, decoder.n_positions)
 
     def forward() -> Any:
