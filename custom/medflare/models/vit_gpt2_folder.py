@@ -172,7 +172,7 @@ def _new(settings: ViTGPT2Settings, tokenizer: Any) -> Any:
     from transformers import GPT2Config, VisionEncoderDecoderConfig, ViTConfig
 
     vit, gpt2, rate = settings.encoder, settings.decoder, settings.dropout
-    stem = {KEY: list(vit.stem_channels)} if vit.stem_channels else {}
+    stem: dict[str, Any] = {KEY: list(vit.stem_channels)} if vit.stem_channels else {}
     encoder = ViTConfig(
         hidden_size=vit.width,
         num_hidden_layers=vit.layers,

@@ -21,6 +21,7 @@ def training_step(settings: Any, folder: Path | None, precision: str) -> Trainin
 
     if folder is None:
         look, write = settings.model.encoder, settings.model.decoder
+        stem: dict[str, Any] = {KEY: list(look.stem_channels)} if look.stem_channels else {}
         words = json.loads((decoder_folder() / "config.json").read_text(encoding="utf-8"))["vocab_size"]
         encoder: Any = ViTConfig(
             hidden_size=look.width,
@@ -29,7 +30,7 @@ def training_step(settings: Any, folder: Path | None, precision: str) -> Trainin
             intermediate_size=4 * look.width,
             image_size=look.image_size,
             patch_size=look.patch,
-            **({KEY: list(look.stem_channels)} if look.stem_channels else {}),
+            **stem,
         )
         decoder: Any = GPT2Config(
             vocab_size=words,
