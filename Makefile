@@ -24,8 +24,8 @@ help:
 	@echo "make lock          versions and hashes of the image, provisioning/docker/*.lock (asks the package index)"
 	@echo "make bill-of-materials  CycloneDX list of what is in the image, build/medflare.cdx.json"
 	@echo "make audit-online  known vulnerabilities of what is in the image; asks a database on the internet"
-	@echo "make study-real    FedMRG on real chest X-rays of three publishers (needs MEDFLARE_DATA)"
-	@echo "make study-fedtar       FedTAR, its ablations and baselines on synthetic patients who come again, three seeds (hours)"
+	@echo "make study-real    FedMRG on real chest X-rays of three publishers (needs MEDFLARE_DATA), five seeds"
+	@echo "make study-fedtar       the comparison fedtar: ablations and baselines on patients who come again, five seeds (days)"
 	@echo "make study-mtsamples    Fed-MedLoRA with SmolLM2 on real notes (needs MEDFLARE_DATA; hours, goes on where it stopped)"
 	@echo "make compare-small      the small part of every comparison of method_comparison/ (half an hour)"
 	@echo "make compare-full       every comparison of methods, all partitions and seeds (days of two cores; goes on where it stopped)"
@@ -95,10 +95,11 @@ provision: $(VENV)/.installed
 	$(BIN)/medflare kits handover $(or $(KITS),kits) $(if $(CONTACT),--contact "$(CONTACT)")
 
 study-real: $(VENV)/.installed
-	$(BIN)/python benchmarks/study_real.py --out studies/real
+	@test -n "$$MEDFLARE_DATA" || { echo "set MEDFLARE_DATA to the folder that holds cxr_multisite"; exit 2; }
+	$(BIN)/python -m method_comparison run fedmrg --partitions real --methods fedmrg,fed_lora,commonest --workers $(or $(WORKERS),1) $(SELECT)
 
 study-fedtar: $(VENV)/.installed
-	$(BIN)/python benchmarks/study_fedtar.py --out studies/fedtar
+	$(BIN)/python -m method_comparison run fedtar --partitions synthetic --workers $(or $(WORKERS),1) $(SELECT)
 
 study-mtsamples: smollm2
 	@test -n "$$MEDFLARE_DATA" || { echo "set MEDFLARE_DATA to the folder that holds ie/mtsamples_brat and ie/maccrobat"; exit 2; }

@@ -35,8 +35,21 @@ from medflare.synthetic import DEMO_HOSPITALS
 from medflare.synthetic.follow_up import write_follow_up
 from medflare.wire.compression import message_bytes
 from medflare.wire.files import save_tensors
-from study_fedtar import SETTINGS, VISITS
 
+ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+VISITS = 4
+SETTINGS: dict[str, Any] = {
+    "visits": VISITS,
+    "model": {
+        "encoder": {"name": "small", "weights": "embedded", "image_size": 96, "token_grid": 4},
+        "lora": {"rank": 16, "lora_alpha": 32, "targets": ATTENTION},
+    },
+    "patient": {"rank": 4, "lora_alpha": 8, "targets": ["q_proj", "v_proj"]},
+    "batch": 8,
+    "lr": 3e-3,
+    "decoding": {"beams": 1, "max_new_tokens": 110, "min_new_tokens": 0, "repetition_penalty": 1.0},
+    "eval_batch": 64,
+}
 WIDTHS = (8, 16, 64)
 WIRE = "float32"
 

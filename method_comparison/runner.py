@@ -83,6 +83,18 @@ class Comparison:
                 for method in self.methods:
                     yield partition, method, seed
 
+    def check(self) -> None:
+        """Have rules and learners of the wanted methods read their settings.
+
+        Raises:
+            ConfigError: one of them does not take them; names the method.
+        """
+        for method in self.methods:
+            try:
+                self.task.check(self.settings, self.own[method])
+            except (ConfigError, ValueError) as error:
+                raise ConfigError(f"{self.name}.yaml, methods.{method}: {error}") from None
+
     def fingerprint(self, method: str) -> str:
         """Return what changes with anything that decides the numbers of a method."""
         return digest(
@@ -129,6 +141,7 @@ def run_units(
     """
     store, failed, began = ResultStore(out, comparison.name), list[str](), time.monotonic()
     comparison.results(store)
+    comparison.check()
     for partition, method, seed in comparison.units():
         if minutes is not None and time.monotonic() - began > 60 * minutes:
             say(f"stopped after {minutes:g} minutes; the same command goes on.")

@@ -15,6 +15,7 @@ TASKS = {
     "extraction": "method_comparison.tasks.extraction:Extraction",
     "report_generators": "method_comparison.tasks.report_generators:ReportGenerators",
     "visit_generators": "method_comparison.tasks.visit_generators:VisitGenerators",
+    "fedtar": "method_comparison.tasks.fedtar:FedTAR",
     "fedmrg": "method_comparison.tasks.fedmrg:FedMRG",
     "fedvit_gpt2": "method_comparison.tasks.fedvit_gpt2:FedViT",
     "knowledge_odds": "method_comparison.tasks.knowledge_odds:KnowledgeOdds",

@@ -84,6 +84,9 @@ class ComparisonTask(ABC, Generic[S, M]):
     def prepare(self, settings: S, partition: str, seed: int, shared: Path) -> None:
         """Write what units share, unless it is there; only one process at a time is in here."""
 
+    def check(self, settings: S, own: M) -> None:
+        """Raise ConfigError where the rule or the learner of a method does not take its settings."""
+
     @abstractmethod
     def train(self, unit: Unit[S, M]) -> Measured:
         """Train and test one unit; files that the tables need go into `unit.folder`."""

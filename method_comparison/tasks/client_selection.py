@@ -71,6 +71,11 @@ class ClientSelection(ComparisonTask[QuestionSettings, SelectionMethod]):
     targets: ClassVar[Mapping[str, str]] = {"40": "40 %", "50": "50 %"}
     curve_axes: ClassVar[Mapping[str, str]] = {"accuracy": "simulated seconds"}
 
+    def check(self, settings: QuestionSettings, own: SelectionMethod) -> None:
+        from medflare.aggregation import make_rule
+
+        make_rule(own.rule, own.rule_settings)
+
     def prepare(self, settings: QuestionSettings, partition: str, seed: int, shared: Any) -> None:
         write_hospitals(settings, partition, seed, shared)
 

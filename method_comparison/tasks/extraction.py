@@ -55,6 +55,7 @@ class ExtractionMethod(Settings):
         up, down: how updates and states travel.
         settings: changes to the learner's settings.
         rounds: in place of the comparison's.
+        local_passes: after the last round each site trains alone so often and is tested with its own model.
     """
 
     mode: Literal["federated", "single", "pooled", "none"] = "federated"
@@ -66,6 +67,7 @@ class ExtractionMethod(Settings):
     up: str = "float32"
     down: str = "float32"
     rounds: int | None = Field(default=None, ge=1)
+    local_passes: int = Field(default=0, ge=0)
 
 
 class Extraction(ComparisonTask[ExtractionSettings, ExtractionMethod]):
@@ -84,6 +86,13 @@ class Extraction(ComparisonTask[ExtractionSettings, ExtractionMethod]):
         "re_e2e_strict_f1": Column(title="RE strict, end to end"),
         "parse_failure_rate": Column(title="malformed", tested=False),
     }
+
+    def check(self, settings: ExtractionSettings, own: ExtractionMethod) -> None:
+        from medflare.aggregation import make_rule
+        from medflare.learners.registry import get_method
+
+        make_rule(own.rule, own.rule_settings)
+        get_method(own.learner).resolve(learner_settings(settings, own))
 
     def prepare(self, settings: ExtractionSettings, partition: str, seed: int, shared: Path) -> None:
         PARTITIONS[partition].write(shared / partition, seed, settings.train, settings.test)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from medflare.core.learner import Learner
 from medflare.core.plan import RoundPlan
-from medflare.core.tensors import State
+from medflare.core.tensors import State, apply_delta
 from medflare.core.update import Update
 from medflare.data.records import Note
 from medflare.data.settings.site import SiteConfig
@@ -121,15 +121,24 @@ def train_and_test(
     )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "rounds.json").write_text(json.dumps(rounds, default=float))
-    own = settings.get("sharing") == "fedsa"
+    own = settings.get("sharing") == "fedsa" or method.local_passes > 0
     first = next(iter(learners.values())).learner
     for name, notes in tests.items():
         tester = learners[name].learner if own and name in learners else first
         if own and name not in learners:
             continue
         tester.load_shared({key: value.clone() for key, value in state.items()})
+        train_alone(tester, state, method.local_passes, seed)
         _write(tester, notes, name, "personalised" if own else "generic", folder)
     return [item.sent + item.received for item in learners.values()]
+
+
+def train_alone(learner: Learner, state: State, passes: int, seed: int) -> None:
+    """Train a site's learner from the shared state for so many further rounds that nobody else sees."""
+    for number in range(passes):
+        update = learner.fit(RoundPlan(round=number, rounds=passes, seed=seed))
+        state = apply_delta(state, update.delta)
+        learner.load_shared({name: value.clone() for name, value in state.items()})
 
 
 def _write(

@@ -7,6 +7,8 @@ tests/federation) and writes its predictions; scores are made from these alone.
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -14,8 +16,10 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from medflare.core.config import Settings
+from medflare.core.errors import ConfigError
 from medflare.core.presets import merge_settings
 from medflare.data.settings.site import SiteConfig, load_site_file
+from medflare.evaluation.predictions import Prediction
 from medflare.tasks.prediction_files import read_predictions
 from method_comparison.comparison_table import Run
 from method_comparison.result import Measured
@@ -24,6 +28,10 @@ from method_comparison.tasks.prediction_scores import averaged, patients, scored
 
 JOB = Path(__file__).parents[2] / "jobs" / "fedmrg"
 SITES, UNSEEN = ("site-1", "site-2", "site-3"), "hospital-4"
+REAL = JOB / "sites" / "cxr_multisite.yaml"
+PARTICIPANTS = {"all": SITES, "clusters": SITES, "real": ("radiopaedia", "eurorad", "journals")}
+"""Partition -> who trains; "clusters": the patients of the three hospitals dealt by likeness of findings;
+"real": three publishers, of which none is left out as an unseen hospital."""
 GENERIC, PERSONALISED = "predictions_generic.jsonl", "predictions_personalised.jsonl"
 OWN_PLACES = {
     "participants, personalised as trained (γ_mix = 0, MRG-8)": "@gamma-0",
@@ -48,10 +56,19 @@ class FedMRGComparison(Settings):
 
 
 class FedMRGMethod(Settings):
-    """A variant of the learner, who trains with whom, and changes to the learner's settings."""
+    """A variant of the learner, who trains with whom, and changes to the learner's settings.
+
+    Attributes:
+        mode: "commonest" and "conditions" train nothing: they write a site's commonest training report, or
+            the commonest one with exactly the study's own conditions: what knowing all conditions is worth.
+        training: studies of each site at most; None for all of them.
+        rounds: in place of the comparison's.
+    """
 
     variant: str = "fedmrg"
-    mode: Literal["federated", "local", "pooled"] = "federated"
+    mode: Literal["federated", "local", "pooled", "commonest", "conditions"] = "federated"
+    training: int | None = Field(default=None, ge=1)
+    rounds: int | None = Field(default=None, ge=1)
     settings: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -60,6 +77,7 @@ class FedMRG(ComparisonTask[FedMRGComparison, FedMRGMethod]):
 
     name = "fedmrg"
     settings, method_settings = FedMRGComparison, FedMRGMethod
+    partitions = tuple(PARTICIPANTS)
     case_columns: ClassVar[Mapping[str, Column]] = {
         "bleu_4": Column(title="BLEU-4"),
         "rouge_l": Column(title="ROUGE-L"),
@@ -68,47 +86,74 @@ class FedMRG(ComparisonTask[FedMRGComparison, FedMRGMethod]):
         "label_micro_f1": Column(title="label micro F1"),
     }
 
+    def check(self, settings: FedMRGComparison, own: FedMRGMethod) -> None:
+        from medflare.learners.fedmrg.settings import METHOD
+
+        METHOD.resolve(learner_settings(own))
+
     def prepare(self, settings: FedMRGComparison, partition: str, seed: int, shared: Path) -> None:
-        """Write the hospitals of the demo as `medflare cohort make` does."""
+        """Write the hospitals of the demo, as `medflare cohort make`, and deal them anew for "clusters"."""
         from medflare.cli.main import app
 
+        if partition == "real":
+            return
         if not (shared / "cohorts" / "site.yaml").is_file():
             command = ["cohort", "make", str(shared / "cohorts"), "--patients", str(settings.patients)]
             app(command, standalone_mode=False)
+        if partition == "clusters" and not (shared / "clusters" / "site.yaml").is_file():
+            pooled = shared / "pooled.yaml"
+            parts = "".join(f"      - {{format: manifest, root: cohorts/{name}}}\n" for name in SITES)
+            pooled.write_text(f"sites:\n  pooled:\n    cohort:\n{parts}", encoding="utf-8")
+            command = ["cohort", "partition", str(pooled), str(shared / "clusters")]
+            app([*command, "--method", "report_clusters", "--no-scanners"], standalone_mode=False)
 
     def train(self, unit: Unit[FedMRGComparison, FedMRGMethod]) -> Measured:
         from medflare.aggregation.weighted_mean import WeightedMean
         from medflare.core.plan import RoundPlan
         from medflare.in_process.loop import federate
         from medflare.learners.fedmrg.learner import build
-        from medflare.recipes.job_reader import read_job
 
-        given, sites = unit.settings, load_site_file(unit.shared / "cohorts" / "site.yaml")
-        settings = merge_settings(read_job(JOB).settings, unit.own.settings) | {"variant": unit.own.variant}
+        given, own = unit.settings, unit.own
+        sites = read_sites(unit.shared, unit.partition)
+        if own.mode in ("commonest", "conditions"):
+            for name, site in sites.items():
+                write_oracle(site, own.mode == "conditions", unit.folder / name / GENERIC, given.unseen)
+            return Measured()
+        settings = learner_settings(own)
 
         def learner(site: SiteConfig) -> Any:
-            return build(settings, site, unit.seed, unit.shared / "cache" / site.name)
+            made = build(settings, site, unit.seed, unit.shared / "cache" / unit.partition / site.name)
+            made.train_rows = made.train_rows[: own.training]
+            return made
 
-        steps = given.steps * (len(SITES) if unit.own.mode == "pooled" else 1)
-        for owner, members in groups(unit.own.mode, sites).items():
+        members_of = groups(own.mode, {name: sites[name] for name in PARTICIPANTS[unit.partition]})
+        steps = given.steps * (len(sites) - (UNSEEN in sites) if own.mode == "pooled" else 1)
+        rounds = own.rounds or given.rounds
+        for owner, members in members_of.items():
             learners = {name: learner(site) for name, site in members.items()}
             state = federate(
                 learners,
                 WeightedMean(),
-                given.rounds,
-                lambda r: RoundPlan(round=r, rounds=given.rounds, steps=steps, seed=unit.seed),
+                rounds,
+                lambda r: RoundPlan(round=r, rounds=rounds, steps=steps, seed=unit.seed),
             )
-            for site in (*([owner] if owner else SITES), UNSEEN):
-                own = learners.get(site) or learner(sites[site])
-                own.load_shared(state)
-                place = f"{owner}-{site}" if owner and site == UNSEEN else site
-                predict_all(own, site, unit.folder / place, given.unseen)
+            for site in [owner] if owner else PARTICIPANTS[unit.partition]:
+                self._predict(
+                    learners.get(site) or learner(sites[site]), state, site, unit.folder / site, given
+                )
+            if UNSEEN in sites:
+                place = unit.folder / (f"{owner}-{UNSEEN}" if owner else UNSEEN)
+                self._predict(learner(sites[UNSEEN]), state, UNSEEN, place, given)
         return Measured()
 
+    def _predict(self, learner: Any, state: Any, site: str, folder: Path, given: FedMRGComparison) -> None:
+        learner.load_shared(state)
+        predict_all(learner, site, folder, given.unseen)
+
     def places(self, settings: FedMRGComparison, partition: str, folder: Path) -> dict[str, Run]:
-        columns = tuple(self.case_columns)
-        generic = [folder / site / GENERIC for site in SITES]
-        own = [folder / site / PERSONALISED for site in SITES]
+        columns, sites = tuple(self.case_columns), PARTICIPANTS[partition]
+        generic = [folder / site / GENERIC for site in sites]
+        own = [folder / site / PERSONALISED for site in sites]
         found = {
             "participants, personalised adapter if there is one": [
                 mine if mine.is_file() else shared for mine, shared in zip(own, generic, strict=True)
@@ -116,26 +161,88 @@ class FedMRG(ComparisonTask[FedMRGComparison, FedMRGMethod]):
             "participants, generic adapter": generic,
         }
         for place, ending in OWN_PLACES.items():
-            files = [folder / f"{site}{ending}" / PERSONALISED for site in SITES]
+            files = [folder / f"{site}{ending}" / PERSONALISED for site in sites]
             found |= {place: files} if all(file.is_file() for file in files) else {}
         runs = {
             place: scored_reports([item for file in files for item in read_predictions(file)], columns)
             for place, files in found.items()
         }
         models = [read_predictions(file) for file in sorted(folder.glob(f"*{UNSEEN}/{GENERIC}"))]
+        if not models:
+            return runs
         each = averaged([dict(scored_reports(model, columns).scores) for model in models])
         return runs | {"unseen hospital, mean over local models": Run(each, patients(models[0]))}
+
+
+def learner_settings(own: FedMRGMethod) -> dict[str, Any]:
+    """Return the committed job's settings with a method's changes."""
+    from medflare.recipes.job_reader import read_job
+
+    return merge_settings(read_job(JOB).settings, own.settings) | {"variant": own.variant}
+
+
+def read_sites(shared: Path, partition: str) -> dict[str, SiteConfig]:
+    """Return who trains, and the unseen hospital where there is one.
+
+    Raises:
+        ConfigError: the real sites are wanted, and MEDFLARE_DATA is not set.
+    """
+    if partition == "real":
+        if not os.environ.get("MEDFLARE_DATA"):
+            raise ConfigError("MEDFLARE_DATA is not set: export the folder that holds cxr_multisite/.")
+        return {name: site for name, site in load_site_file(REAL).items() if name in PARTICIPANTS["real"]}
+    demo = load_site_file(shared / "cohorts" / "site.yaml")
+    if partition == "all":
+        return {name: demo[name] for name in (*SITES, UNSEEN)}
+    dealt = load_site_file(shared / "clusters" / "site.yaml")
+    return {name: dealt[name] for name in SITES} | {UNSEEN: demo[UNSEEN]}
 
 
 def groups(mode: str, sites: Mapping[str, SiteConfig]) -> dict[str, dict[str, SiteConfig]]:
     """Return owner of a model -> who trains it; "" where there is one model for all."""
     if mode == "local":
-        return {name: {name: sites[name]} for name in SITES}
+        return {name: {name: site} for name, site in sites.items()}
     if mode == "pooled":
-        cohorts = tuple(cohort for name in SITES for cohort in sites[name].cohort)
-        pooled = sites[SITES[0]].model_copy(update={"name": "pooled", "cohort": cohorts})
-        return {"": {"pooled": pooled}}
-    return {"": {name: sites[name] for name in SITES}}
+        cohorts = tuple(cohort for site in sites.values() for cohort in site.cohort)
+        first = next(iter(sites.values()))
+        return {"": {"pooled": first.model_copy(update={"name": "pooled", "cohort": cohorts})}}
+    return {"": dict(sites)}
+
+
+def write_oracle(site: SiteConfig, conditions: bool, path: Path, most: int) -> None:
+    """Write as every test study's draft the site's commonest training report; of its own conditions if asked.
+
+    Where no training report has exactly these conditions, the commonest of all stands in.
+    """
+    from medflare.core.json_lines import write_lines
+    from medflare.data.load import load_cohort
+    from medflare.labelling.labels import label_report
+
+    studies = load_cohort(site).studies
+    unseen = site.name == UNSEEN
+    told = [study for study in studies if unseen or study.split == "train"]
+    tested = studies[:most] if unseen else [study for study in studies if study.split == "test"]
+    codes = {study.report: tuple(map(int, label_report(study.report))) for study in studies}
+    reports = {key: Counter(s.report for s in told if codes[s.report] == key) for key in set(codes.values())}
+    commonest = Counter(study.report for study in told).most_common(1)[0][0]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    items = []
+    for study in tested:
+        own = reports[codes[study.report]].most_common(1) if conditions else []
+        draft = own[0][0] if own else commonest
+        items.append(
+            Prediction(
+                study_id=study.study_id,
+                patient_id=study.patient_id,
+                site=site.name,
+                adapter="generic",
+                reference=study.report,
+                generated=draft,
+                gold_codes=codes[study.report],
+                predicted_codes=codes[draft],
+            )
+        )
+    write_lines(path, items)
 
 
 def predict_all(learner: Any, site: str, folder: Path, most: int) -> None:

@@ -30,8 +30,8 @@ from method_comparison.result import Measured
 from method_comparison.tasks.base import Column, ComparisonTask, ShownRow, Unit
 from method_comparison.tasks.prediction_scores import scored_reports
 
-SHARES = {"site-1": 600, "site-2": 450, "site-3": 300, "site-4": 150}
-"""Site -> patients: the paper's 40, 30, 20 and 10 %."""
+SHARES = {"site-1": 0.4, "site-2": 0.3, "site-3": 0.2, "site-4": 0.1}
+"""Site -> its share of the patients, as the paper's."""
 REAL = Path(__file__).parents[2] / "jobs" / "fedmrg" / "sites" / "cxr_multisite.yaml"
 LEARNER: dict[str, Any] = {
     "optimiser": {"batch": 8, "lr": 1e-3, "warmup": 0.05},
@@ -42,20 +42,28 @@ PREDICTIONS, ROUNDS = "predictions_generic.jsonl", "rounds.json"
 
 
 class ViTSettings(Settings):
-    """rounds of `epochs` passes over a site's images; pretrained: start from fedvit_backbone's folder."""
+    """Budget, equal for all methods.
+
+    Attributes:
+        rounds: of `epochs` passes over a site's images.
+        patients: of all four hospitals, dealt out as 40, 30, 20 and 10 %.
+        vision_steps, language_steps, attention_steps: of the backbone (fedvit_backbone), on other hospitals.
+    """
 
     rounds: int = Field(default=5, ge=1)
     epochs: int = Field(default=3, ge=1)
-    pretrained: bool = True
+    patients: int = Field(default=1500, ge=40)
+    vision_steps: int = Field(default=2500, ge=1)
+    language_steps: int = Field(default=800, ge=1)
+    attention_steps: int = Field(default=2000, ge=1)
 
 
 class ViTMethod(Settings):
-    """A rule and who trains with whom. `shuffled`: tested with other studies' images (the control, VG-12)."""
+    """A rule and who trains with whom."""
 
     rule: str = "fedavg"
     rule_settings: dict[str, Any] = Field(default_factory=dict)
-    mode: Literal["federated", "pooled", "single"] = "federated"
-    shuffled: bool = False
+    mode: Literal["federated", "pooled", "single", "start"] = "federated"
 
 
 class FedViT(ComparisonTask[ViTSettings, ViTMethod]):
@@ -64,6 +72,12 @@ class FedViT(ComparisonTask[ViTSettings, ViTMethod]):
     name = "fedvit_gpt2"
     settings, method_settings = ViTSettings, ViTMethod
     partitions = ("synthetic", "real")
+    columns: ClassVar[Mapping[str, Column]] = {
+        "seen_f1": Column(title="label micro F1"),
+        "swapped_f1": Column(title="of other images' reports", tested=False),
+        "gain": Column(title="what the image is worth, points"),
+        "distinct": Column(title="different reports, of all", tested=False),
+    }
     case_columns: ClassVar[Mapping[str, Column]] = {
         "bleu_1": Column(title="BLEU-1"),
         "bleu_4": Column(title="BLEU-4"),
@@ -74,22 +88,31 @@ class FedViT(ComparisonTask[ViTSettings, ViTMethod]):
         "label_micro_f1": Column(title="label micro F1"),
     }
 
+    def check(self, settings: ViTSettings, own: ViTMethod) -> None:
+        from medflare.aggregation import make_rule
+
+        make_rule(own.rule, own.rule_settings)
+
     def prepare(self, settings: ViTSettings, partition: str, seed: int, shared: Path) -> None:
         if partition == "synthetic" and not (shared / "cohorts" / "site.yaml").is_file():
-            write_hospitals(shared / "cohorts")
-        if settings.pretrained and not (shared / "backbone" / "facts.json").is_file():
+            write_hospitals(shared / "cohorts", settings.patients)
+        if not (shared / "backbone" / "facts.json").is_file():
             from method_comparison.tasks.fedvit_backbone import write_backbone
 
-            write_backbone(shared / "backbone")
+            write_backbone(
+                shared / "backbone", settings.vision_steps, settings.language_steps, settings.attention_steps
+            )
 
     def train(self, unit: Unit[ViTSettings, ViTMethod]) -> Measured:
+        from safetensors.torch import load_file
+
         from medflare.aggregation import make_rule
         from medflare.core.plan import RoundPlan
         from medflare.in_process.loop import federate
         from medflare.learners.vit_gpt2.learner import build
 
         given, own, seed = unit.settings, unit.own, unit.seed
-        sites = read_sites(unit.shared, unit.partition, given.pretrained)
+        sites = read_sites(unit.shared, unit.partition)
         settings, reports = LEARNER | {"local_epochs": given.epochs}, list[dict[str, Any]]()
 
         def learner(name: str, site: SiteConfig) -> Any:
@@ -102,19 +125,22 @@ class FedViT(ComparisonTask[ViTSettings, ViTMethod]):
             def note(number: int, state: Any, updates: Any, rule: Any = rule, owner: str = owner) -> None:
                 reports.append({"round": number, "owner": owner, "rule": rule.report()})
 
-            state = federate(
-                learners,
-                rule,
-                given.rounds,
-                lambda r: RoundPlan(round=r, rounds=given.rounds, seed=seed),
-                on_round=note,
-            )
+            state = load_file(unit.shared / "backbone" / "start.safetensors")
+            if own.mode != "start":
+                state = federate(
+                    learners,
+                    rule,
+                    given.rounds,
+                    lambda r: RoundPlan(round=r, rounds=given.rounds, seed=seed),
+                    on_round=note,
+                    state=state,
+                )
             for name in [owner] if owner else list(sites):
                 tester = learners.get(name) or learner(name, sites[name])
                 tester.load_shared(state)
-                predict_tests(tester, name, seed, own.shuffled, unit.folder / name)
+                predict_tests(tester, name, seed, unit.folder / name)
         (unit.folder / ROUNDS).write_text(json.dumps(reports, indent=1), encoding="utf-8")
-        return Measured()
+        return Measured(values=worth_of_the_image(unit.folder))
 
     def places(self, settings: ViTSettings, partition: str, folder: Path) -> dict[str, Run]:
         read = {path.parent.name: read_predictions(path) for path in sorted(folder.glob(f"*/{PREDICTIONS}"))}
@@ -154,24 +180,24 @@ def chosen_sites(row: ShownRow[ViTSettings]) -> str:
     return f"Chosen: {counts}." if counts else ""
 
 
-def write_hospitals(folder: Path) -> None:
+def write_hospitals(folder: Path, patients: int) -> None:
     """Write the four hospitals and their site.yaml; the fourth's profile is trained on by no other study."""
     from medflare.synthetic.hospitals import write_hospital
     from medflare.synthetic.profiles import DEMO_HOSPITALS, UNSEEN_HOSPITAL
 
     lines = ["sites:"]
-    for profile, (site, patients) in zip((*DEMO_HOSPITALS, UNSEEN_HOSPITAL), SHARES.items(), strict=True):
-        write_hospital(replace(profile, name=site), folder / site, patients)
+    for profile, (site, share) in zip((*DEMO_HOSPITALS, UNSEEN_HOSPITAL), SHARES.items(), strict=True):
+        write_hospital(replace(profile, name=site), folder / site, round(share * patients))
         lines += [f"  {site}:", f"    cohort: {{format: manifest, root: {site}}}"]
     (folder / "site.yaml").write_text("\n".join([*lines, ""]), encoding="utf-8")
 
 
-def read_sites(shared: Path, partition: str, pretrained: bool) -> dict[str, SiteConfig]:
+def read_sites(shared: Path, partition: str) -> dict[str, SiteConfig]:
     """Return the sites, with the pretrained folder as their backbone."""
     if partition == "real" and not os.environ.get("MEDFLARE_DATA"):
         raise ConfigError("MEDFLARE_DATA is not set: export the folder that holds cxr_multisite/.")
     found = load_site_file(REAL if partition == "real" else shared / "cohorts" / "site.yaml")
-    backbone = {"folder": shared / "backbone" if pretrained else None, "precision": "fp32"}
+    backbone = {"folder": shared / "backbone", "precision": "fp32"}
     return {
         name: site.model_copy(update={"backbone": site.backbone.model_copy(update=backbone)})
         for name, site in found.items()
@@ -190,23 +216,42 @@ def groups(mode: str, sites: Mapping[str, SiteConfig]) -> dict[str, dict[str, Si
     return {"": dict(sites)}
 
 
-def predict_tests(learner: Any, site: str, seed: int, shuffled: bool, folder: Path) -> None:
-    """Write predictions of a site's test images; `shuffled`: each report is of the image of another study."""
+def predict_tests(learner: Any, site: str, seed: int, folder: Path) -> None:
+    """Write predictions of a site's test images."""
     from medflare.tasks.reports.evaluation import ScoredSite, predict
 
     rows = learner.samples.split_indices("test")
     tested = ScoredSite(site, "participant", "generic", folder, seed)
     predict(learner.model, learner.samples, rows, tested, learner.settings.decoding)
-    if not shuffled:
-        return
-    items = read_predictions(folder / PREDICTIONS)
-    moved = [items[(place + 1) % len(items)] for place in range(len(items))]
-    swapped = [
-        item.model_copy(update={"generated": other.generated, "predicted_codes": other.predicted_codes})
-        for item, other in zip(items, moved, strict=True)
-    ]
-    lines = "".join(f"{item.model_dump_json()}\n" for item in swapped)
-    (folder / PREDICTIONS).write_text(lines, encoding="utf-8")
+
+
+def worth_of_the_image(folder: Path) -> dict[str, float]:
+    """Return label F1 of the drafts, of the drafts of other images, and the difference (VG-12).
+
+    Each study has the draft of the next study of its site whose patient is another one, so that a model which
+    writes in a site's style whatever it sees keeps its score, and one that looks at the image loses it.
+    """
+    own, other = [], []
+    for path in sorted(folder.glob(f"*/{PREDICTIONS}")):
+        items = read_predictions(path)
+        own += items
+        other += [swapped(items, place) for place in range(len(items))]
+    seen, control = (float(scored_labels(items)) for items in (own, other))
+    distinct = len({item.generated for item in own}) / len(own)
+    return {"seen_f1": seen, "swapped_f1": control, "gain": seen - control, "distinct": distinct}
+
+
+def swapped(items: Sequence[Prediction], place: int) -> Prediction:
+    """Return a study with the draft of the next one of another patient; with its own where there is none."""
+    own = items[place]
+    following = (items[(place + step) % len(items)] for step in range(1, len(items)))
+    other = next((item for item in following if item.patient_id != own.patient_id), own)
+    return own.model_copy(update={"generated": other.generated, "predicted_codes": other.predicted_codes})
+
+
+def scored_labels(items: Sequence[Prediction]) -> float:
+    """Return label micro F1."""
+    return scored_reports(list(items), ("label_micro_f1",)).scores["label_micro_f1"].value
 
 
 def scored(studies: Sequence[Prediction], columns: Sequence[str]) -> Run:

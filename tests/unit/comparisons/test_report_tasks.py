@@ -6,15 +6,16 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+from PIL import Image
 
 from medflare.evaluation.predictions import Prediction
-from method_comparison.tasks import fedvit_gpt2
+from medflare.tasks.prediction_files import read_predictions
 from method_comparison.tasks.base import ShownRow
-from method_comparison.tasks.fedmrg import FedMRG, FedMRGComparison
-from method_comparison.tasks.fedvit_gpt2 import FedViT, ViTSettings, predict_tests
+from method_comparison.tasks.fedmrg import FedMRG, FedMRGComparison, write_oracle
+from method_comparison.tasks.fedvit_gpt2 import FedViT, ViTSettings, swapped, worth_of_the_image
+from site_builders import site_config
 
 REPORTS = ("the heart is enlarged", "the lungs are clear", "there is a small left effusion")
 
@@ -80,21 +81,40 @@ def test_fedvits_notes_say_what_looks_at_no_image_and_whom_krum_chose(tmp_path: 
     assert constant.startswith("The most common report of each site, which looks at no image: BLEU-1 ")
 
 
-def test_the_shuffled_control_has_every_report_at_another_study(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("looks", "gain"), [(True, 0.5), (False, 0.0)])
+def test_what_the_image_is_worth_is_what_a_draft_loses_beside_another_patient(
+    looks: bool, gain: float, tmp_path: Path
 ) -> None:
+    for site in ("site-1", "site-2"):
+        own = [study(site, i, REPORTS[i % 3] if looks else REPORTS[0]) for i in range(12)]
+        codes = {REPORTS[i]: tuple(int(k == i) for k in range(14)) for i in range(3)}
+        own = [item.model_copy(update={"predicted_codes": codes[item.generated]}) for item in own]
+        write(tmp_path / site / "predictions_generic.jsonl", own)
+    found = worth_of_the_image(tmp_path)
+    assert found["gain"] == pytest.approx(found["seen_f1"] - found["swapped_f1"])
+    assert found["gain"] >= gain if looks else found["gain"] == pytest.approx(0.0, abs=1e-9)
+    assert found["distinct"] == pytest.approx((3 if looks else 1) / 24)
+
+
+def test_a_draft_is_swapped_with_that_of_another_patient() -> None:
     items = studies("site-1", 12)
-    monkeypatch.setattr(
-        "medflare.tasks.reports.evaluation.predict",
-        lambda *given: write(tmp_path / "predictions_generic.jsonl", items),
-    )
-    learner = SimpleNamespace(
-        model=None,
-        samples=SimpleNamespace(split_indices=lambda split: []),
-        settings=SimpleNamespace(decoding=None),
-    )
-    predict_tests(learner, "site-1", 0, True, tmp_path)
-    read = fedvit_gpt2.read_predictions(tmp_path / "predictions_generic.jsonl")
-    assert [item.generated for item in read] == [item.generated for item in items[1:] + items[:1]]
-    assert [item.reference for item in read] == [item.reference for item in items]
-    assert [item.predicted_codes for item in read] == [item.predicted_codes for item in items[1:] + items[:1]]
+    assert items[0].patient_id == items[1].patient_id
+    assert swapped(items, 0).generated == items[2].generated
+    assert swapped(items, 0).reference == items[0].reference
+    assert swapped(items[:1], 0) == items[0], "nobody else is there"
+
+
+def test_oracles_write_the_commonest_report_and_that_of_the_studys_conditions(tmp_path: Path) -> None:
+    effusion, clear = "There is a left pleural effusion.", "The lungs are clear. No pleural effusion."
+    rows = [("train", clear)] * 3 + [("train", effusion)] * 2 + [("test", effusion), ("test", clear)]
+    lines = [
+        {"study_id": f"s{i}", "patient_id": f"p{i}", "image": "x.png", "report": report, "split": split}
+        for i, (split, report) in enumerate(rows)
+    ]
+    (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    Image.new("L", (8, 8)).save(tmp_path / "x.png")
+    site = site_config("manifest", tmp_path, None, "site-1", {})
+    for conditions, expected in ((False, [clear, clear]), (True, [effusion, clear])):
+        path = tmp_path / str(conditions) / "predictions_generic.jsonl"
+        write_oracle(site, conditions, path, 10)
+        assert [item.generated for item in read_predictions(path)] == expected

@@ -249,6 +249,19 @@ def test_every_configuration_of_the_repository_can_be_used(
     monkeypatch.undo()
     for small in (False, True):
         assert list(Comparison.read(name, small=small).units())
+    whole = Comparison.read(name)
+    every = Comparison.read(name, Selection(methods=tuple(whole.configuration.methods)))
+    every.check()
+
+
+def test_a_rule_that_does_not_take_its_settings_is_named_before_anything_trains(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+    comparison = Comparison.read("ddcs", Selection(methods=("oort",)))
+    comparison.own["oort"] = comparison.own["oort"].model_copy(update={"rule_settings": {"draws": 5}})
+    with pytest.raises(ConfigError, match=r"ddcs.yaml, methods.oort: .*draws"):
+        comparison.check()
 
 
 def test_a_target_that_was_not_reached_is_censored_and_not_counted_as_the_end() -> None:

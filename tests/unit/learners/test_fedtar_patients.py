@@ -90,3 +90,18 @@ def test_of_a_patient_of_whom_nothing_is_known_the_assignment_is_the_weights() -
     everybody = Profiles(("p",), torch.full((1, 2), math.nan, dtype=torch.float64))
     site = PatientAssignments(everybody, (), MixtureSettings(source="global_fixed"), seed=0)
     assert torch.allclose(site.assigned(["p"]), torch.full((1, 16), 1 / 16))
+
+
+def test_dealt_at_random_every_patient_has_the_assignment_of_another_one() -> None:
+    site = people(source="global_fixed")
+    patients = list(site.profiles.patients)
+    before = site.assigned(patients)
+    site.deal_at_random(3)
+    after = site.assigned(patients)
+    assert not torch.equal(before, after)
+    assert torch.equal(before.sort(0).values, after.sort(0).values), "the same assignments, of others"
+    again = people(source="global_fixed")
+    again.deal_at_random(3)
+    assert torch.equal(again.assigned(patients), after)
+    with pytest.raises(UpdateError, match="no q_p to deal"):
+        people().deal_at_random(3)

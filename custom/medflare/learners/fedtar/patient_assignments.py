@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from medflare.core.errors import UpdateError
@@ -97,6 +98,15 @@ class PatientAssignments:
         if self._assigned is None:
             raise UpdateError("no mixture of profiles yet: the sites agree on one before the first round.")
         return self._assigned[[self._places[patient] for patient in patients]]
+
+    def deal_at_random(self, seed: int) -> None:
+        """Give each patient the q_p of another one of the site: a control of whether it matters whose."""
+        if self._assigned is None:
+            raise UpdateError("no mixture of profiles yet: there is no q_p to deal.")
+        order = torch.randperm(len(self._assigned), generator=torch.Generator().manual_seed(seed))
+        dealt = torch.empty_like(self._assigned)
+        dealt[order] = self._assigned[order.roll(1)]  # a cycle: nobody keeps the own one
+        self._assigned = dealt
 
     def state(self) -> State:
         """Return the mixture, for a restart; nothing where there is none yet."""
