@@ -137,10 +137,9 @@ class FedMRG(ComparisonTask[FedMRGComparison, FedMRGMethod]):
                 rounds,
                 lambda r: RoundPlan(round=r, rounds=rounds, steps=steps, seed=unit.seed),
             )
-            for site in [owner] if owner else PARTICIPANTS[unit.partition]:
-                self._predict(
-                    learners.get(site) or learner(sites[site]), state, site, unit.folder / site, given
-                )
+            for name in [owner] if owner else PARTICIPANTS[unit.partition]:
+                tester = learners.get(name) or learner(sites[name])
+                self._predict(tester, state, name, unit.folder / name, given)
             if UNSEEN in sites:
                 place = unit.folder / (f"{owner}-{UNSEEN}" if owner else UNSEEN)
                 self._predict(learner(sites[UNSEEN]), state, UNSEEN, place, given)

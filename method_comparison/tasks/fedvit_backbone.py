@@ -33,7 +33,7 @@ from medflare.learners.optim import adamw, cosine, scale_rates
 from medflare.models.padding import pad
 from medflare.models.vit_gpt2 import ViTGPT2Settings, ViTSettings
 from medflare.models.vit_gpt2_folder import load_vit_gpt2
-from medflare.models.vit_stem import new_vit
+from medflare.models.vit_stem import KEY, new_vit
 from medflare.synthetic import SyntheticStudy
 from medflare.synthetic.hospitals import generate, generate_reports
 from medflare.synthetic.profiles import pretraining_hospitals
@@ -121,6 +121,7 @@ def vision(folder: Path, seen: Seen, steps: int, batch: int = 32) -> dict[str, A
     from transformers import ViTConfig
 
     chosen = SETTINGS.encoder
+    stem: dict[str, Any] = {KEY: list(chosen.stem_channels)}
     config = ViTConfig(
         hidden_size=chosen.width,
         num_hidden_layers=chosen.layers,
@@ -130,7 +131,7 @@ def vision(folder: Path, seen: Seen, steps: int, batch: int = 32) -> dict[str, A
         patch_size=chosen.patch,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
-        stem_channels=list(chosen.stem_channels),
+        **stem,
     )
     model, head = new_vit(config), nn.Linear(2 * chosen.width, seen.targets.shape[1])
     generator = torch.Generator().manual_seed(0)
