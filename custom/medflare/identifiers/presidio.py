@@ -59,7 +59,7 @@ def _engine(model: str) -> Any:
     except ImportError:
         raise ConfigError(
             "identifiers: Presidio is not installed: pip install presidio-analyzer, and a spaCy model of the "
-            "hospital's choice. Without 'detector_model' the rules of medflare are used."
+            "hospital's choice. Without 'identifier_model' the rules of medflare are used."
         ) from None
 
     class LocalEngine(SpacyNlpEngine):
