@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,12 @@ def test_the_citation_names_the_version_and_licence_of_the_package() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert (citation["version"], citation["license"]) == (__version__, "Apache-2.0")
     assert {"cff-version", "message", "title", "authors"} <= set(citation)
+
+
+def test_the_newest_heading_of_the_changelog_is_the_version_under_way() -> None:
+    headings = re.findall(r"^## (\S+)(.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[0] == (__version__.removesuffix(".dev0"), " (unreleased)" if "dev" in __version__ else "")
+    assert all(not more or re.fullmatch(r" \(\d{4}-\d\d-\d\d\)", more) for _, more in headings[1:])
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda path: path.stem)

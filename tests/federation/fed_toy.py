@@ -17,6 +17,7 @@ from medflare.core.errors import DataError
 from medflare.core.metrics import Metrics
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
+from medflare.core.task_progress import with_progress
 from medflare.core.tensors import SharedSpec, State, check_state
 from medflare.core.update import Update
 
@@ -28,7 +29,7 @@ class ToyLearner(SmallLearner):
 
     Settings (for tests): `fingerprint`, `hang` {round: seconds}, `slow` {split: seconds}, `die` {round},
     `raises` {round: text}, `bad` {round: kind of broken update}, `width`, `rate`, `sums`, `counter`,
-    `features`; keyed by site under `sites`.
+    `features`, `seconds_a_step`; keyed by site under `sites`.
     """
 
     def __init__(self, settings: dict[str, Any], site: str, seed: int) -> None:
@@ -74,7 +75,8 @@ class ToyLearner(SmallLearner):
         self.totals_seen = dict(plan.totals)
         before = self.initial_shared()
         loss = torch.zeros(())
-        for _ in range(plan.steps or 3):
+        for _ in with_progress(range(plan.steps or 3)):
+            time.sleep(float(self.settings.get("seconds_a_step", 0)))
             batch = [(self.position + i) % len(self.x) for i in range(8)]
             self.position = (self.position + 8) % len(self.x)
             x, error = self.x[batch], self.x[batch] @ self.w + self.bias - self.y[batch]

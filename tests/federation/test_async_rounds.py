@@ -131,7 +131,7 @@ def test_rounds_without_any_update_are_lost_and_too_many_end_the_run(federation)
     run = federation(
         controller={"mode": "async", "num_rounds": ROUNDS, "max_lost_rounds": 1}, settings=broken
     )
-    record = failed(run, "round 1: 0 accepted, 1 needed")
+    record = failed(run, "round 2: 0 accepted, 1 needed")
     assert [entry.accepted for entry in record.rounds] == [{}, {}]
 
 

@@ -75,7 +75,7 @@ def test_steps_of_another_round_are_not_answered(federation: Make) -> None:
     run = federation(controller=MASKED)
     completed(run)
     options = {"secure_sum": {"survivors": list(run.sites)}}
-    assert "the keys this site gave are of round 2" in asked_again(
+    assert "the keys this site gave are of round 3" in asked_again(
         run, "site-1", "confirm", False, round=5, options=options
     )
 

@@ -167,11 +167,11 @@ def _of_no_form(answer: Shareable) -> Shareable:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (_other_round, "still training since round 0"),
+        (_other_round, "still training since round 1"),
         (_not_finite, "late update: .*not finite"),
         (_heavy, "late update: weight 1000000"),
-        (_of_no_form, "still training since round 0"),
-        (lambda _: failure_reply(Failure(FailureCode.DEADLINE, ""), 0), "still training since round 0"),
+        (_of_no_form, "still training since round 1"),
+        (lambda _: failure_reply(Failure(FailureCode.DEADLINE, ""), 0), "still training since round 1"),
     ],
     ids=["another round", "not finite", "too heavy", "unreadable", "a failure"],
 )
@@ -197,7 +197,7 @@ def test_only_the_update_that_is_waited_for_is_kept_and_only_once() -> None:
     late.begin(0)
     late.expect({"site-1": 60.0, "site-3": 60.0}, 0, lambda: ended.append(0))
     assert late.receive("site-2", 0, answer) == nobody
-    assert "of round 1, and round 0" in str(late.receive("site-3", 0, replace(answer, round=1)))
+    assert "of round 2, and round 1" in str(late.receive("site-3", 0, replace(answer, round=1)))
     assert late.receive("site-1", 0, answer) is None
     assert late.receive("site-1", 0, answer) == nobody, "a second time"
     assert late.busy() == {"site-1": 0}
@@ -242,7 +242,7 @@ def test_a_mandatory_site_is_waited_for_whoever_else_is_there(federation) -> Non
 def test_a_round_without_a_mandatory_site_fails_and_names_it(federation) -> None:
     broken = {"sites": {"site-2": {"bad": {"0": "nan"}}}}
     run = federation(controller={"min_responses": 1, "mandatory_sites": ["site-2"]}, settings=broken)
-    record = failed(run, "round 0: ", "1 needed, site-2 among them", "site-2: ")
+    record = failed(run, "round 1: ", "1 needed, site-2 among them", "site-2: ")
     assert record.rounds[0].accepted.keys() <= {"site-1", "site-3"}
 
 

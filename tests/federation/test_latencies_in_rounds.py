@@ -174,7 +174,7 @@ def test_too_many_lost_rounds_in_a_row_end_the_run_with_the_last_good_state(
 ) -> None:
     gone = late(clock.miss, *[(f"site-{i}", "fit", n) for i in (1, 2, 3) for n in (1, 2, 3)])
     run = runs("ddcs", ALL_DRAWN, tamper=gone, max_lost_rounds=0)
-    record = failed(run, "round 1: 0 accepted, 1 needed. site-1, site-2, site-3: no reply within")
+    record = failed(run, "round 2: 0 accepted, 1 needed. site-1, site-2, site-3: no reply within")
     assert load_state(run.state).exchanges_done == 1
     assert "final" in record.artefacts
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +19,11 @@ from fed_plug import resumed
 from fed_tamper import in_round, losing, together, watched
 from nvflare.apis.shareable import Shareable
 
+from medflare.core import plugins
+from medflare.core.errors import ConfigError
 from medflare.core.tensors import State
 from medflare.federation.server.run_state import load_state
+from plugin_packages import example_package
 
 FIVE = tuple(f"site-{k}" for k in range(1, 6))
 MASKED = {"protection": "masking"}
@@ -32,6 +36,23 @@ def test_declared_sums_are_summed_unseen_too(federation: Make) -> None:
     completed(run)
     totals = load_state(run.state).totals["count"].float()
     assert torch.allclose(totals, torch.tensor([16.0, 20.0, 24.0]), atol=1e-6)
+
+
+def test_a_protection_of_a_package_hides_updates_where_it_is_admitted(
+    federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller = {"protection": "masking_of_five", "num_rounds": 1}
+    with example_package(tmp_path, monkeypatch):
+        with pytest.raises(ConfigError, match="medflare-example, which is installed and not admitted"):
+            federation(sites=FIVE, controller=controller)
+        monkeypatch.setenv(plugins.VARIABLE, "medflare-example")
+        run = federation(sites=FIVE, controller=controller)
+        assert completed(run).protections == ["mask"]
+        assert [line.protections for line in ledger(run, "site-1", "fit")] == [["mask"]]
+        failed(federation(sites=FIVE[:4], controller=controller), "5")
+    plain = federation(sites=FIVE, controller={"num_rounds": 1})
+    completed(plain)
+    assert_close(final(run), final(plain), QUANTISED)
 
 
 @pytest.mark.fault("sites {lost} of five are lost", phase="masks: {task}", result="the sum of the others")

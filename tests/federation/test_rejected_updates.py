@@ -119,4 +119,4 @@ def test_a_late_reply_of_an_old_round_is_refused(federation) -> None:
 
     record = federation(controller={"min_responses": 2}, tamper=replay).run()
     assert accepted(record) == [list(SITES), ["site-1", "site-3"]]
-    assert record.rounds[1].absent["site-2"] == "late: reply of round 0 in round 1"
+    assert record.rounds[1].absent["site-2"] == "late: reply of round 1 in round 2"

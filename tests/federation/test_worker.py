@@ -23,6 +23,7 @@ from medflare.wire.plan_codec import plan_to_json
 from medflare.wire.task_messages import TaskRequest
 from medflare.worker import session as worker_session
 from medflare.worker.config import WorkerConfig
+from medflare.worker.progress_file import read_progress
 from medflare.worker.session import WorkerSession
 from medflare.worker.workers import ProcessWorker
 
@@ -81,6 +82,20 @@ def test_a_hanging_worker_is_killed_at_the_deadline_and_comes_back_with_its_stat
     worker.run_task(fit(2), LONG, no)
     _, values = load_tensors(Path(worker.config.state_folder) / "local_state.safetensors")
     assert values["learner"]["fits"] == 2
+
+
+def test_how_far_a_task_is_lies_beside_the_log_while_it_runs(start, tmp_path: Path) -> None:
+    worker, seen = start(seconds_a_step=0.6), set()
+    worker.run_task(PREPARE, LONG, no)
+
+    def watch() -> bool:
+        progress = read_progress(tmp_path / "worker")
+        seen.add(str(progress))
+        return False
+
+    worker.run_task(fit(0), LONG, watch)
+    assert {"step 1 of 3", "step 2 of 3"} <= seen
+    assert read_progress(tmp_path / "worker") is None
 
 
 def test_an_aborted_job_kills_the_worker(start) -> None:

@@ -201,14 +201,14 @@ def test_under_masks_a_probe_is_of_the_state_that_comes_next(opened: Opened) -> 
     server, evaluate = opened("masking", require=["mask"], train_losses=True)
     assert evaluate(0, "train", scale=7.0, hints={"probe": 10}).facts["metrics"], "a site cannot know yet"
     answer = server.send("site-1", "fit", server.send("site-2", "initialise").tensors, round=1)
-    assert "is not the one this site evaluated at the end of round 0" in answer.text
+    assert "is not the one this site evaluated at the end of round 1" in answer.text
     assert "does nothing more in this job" in evaluate(2, "train", hints={"probe": 10}).text
 
 
 def test_under_masks_all_evaluations_of_a_round_are_of_one_state(opened: Opened) -> None:
     _, evaluate = opened("masking", require=["mask"], train_losses=True)
     assert evaluate(0, "train", hints={"probe": 10}).facts["metrics"]
-    assert "the state sent to measure in round 0 is not the one" in evaluate(0, scale=7.0).text
+    assert "the state sent to measure in round 1 is not the one" in evaluate(0, scale=7.0).text
     assert "does nothing more in this job" in evaluate(1).text
 
 

@@ -128,7 +128,7 @@ def test_a_request_that_calls_itself_a_canary_in_terms_that_do_not_is_refused(
         )
     except Refused as refused:
         result = str(refused)
-    assert "an update of the canary was asked for after round 0" in result
+    assert "an update of the canary was asked for after round 1" in result
 
 
 def test_a_canary_has_one_step(lies: MaskedLies) -> None:

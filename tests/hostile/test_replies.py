@@ -88,7 +88,7 @@ FIT: list[tuple[Lie, str]] = [
     (claiming(surprise=1), "'surprise' is no field of it"),
     (whole([]), "facts are a list"),
     (numbered(0.5), "round 0.5"),
-    (numbered(7), "late: reply of round 7"),
+    (numbered(7), "late: reply of round 8"),
     (failing(code=99, text="a new kind"), "E40 the site reports E99, which this version does not know"),
     (failing(code="many", text="x"), "E40 the site reports no number"),
     (failing(code=31, text=None, round="x"), "E31"),

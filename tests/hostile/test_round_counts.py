@@ -56,12 +56,12 @@ def test_one_update_leaves_in_a_round(opened: Callable[..., Any], how: str) -> N
     assert first.tensors
     if how != "same process":
         again(server, how)
-    assert "a second update of round 2 was asked for" in fit(2, other=1e-3).text
+    assert "a second update of round 3 was asked for" in fit(2, other=1e-3).text
     longer = {"round": 2, "rounds": 5, "steps": 3}
-    assert "a second update of round 2 was asked for" in fit(2, plan=longer).text
-    assert "a second update of round 2 was asked for" in fit(2, uplink="bfloat16").text
+    assert "a second update of round 3 was asked for" in fit(2, plan=longer).text
+    assert "a second update of round 3 was asked for" in fit(2, uplink="bfloat16").text
     assert_same(fit(2), first)
-    assert "an update of round 1 was asked for after round 2" in fit(1).text
+    assert "an update of round 2 was asked for after round 3" in fit(1).text
     assert fit(3).tensors
 
 
@@ -112,7 +112,7 @@ def test_a_canary_comes_once_and_first(opened: Callable[..., Any]) -> None:
     assert "a second update of the canary was asked for" in fit(0, other=1e-3, **CANARY).text
     assert_same(fit(0, **CANARY), first)
     assert fit(0).tensors
-    assert "an update of the canary was asked for after round 0" in fit(0, other=1e-3, **CANARY).text
+    assert "an update of the canary was asked for after round 1" in fit(0, other=1e-3, **CANARY).text
     server.restart("site-1")
     server.send("site-1", "prepare")
     assert fit(0, other=1e-3, **CANARY).refused
@@ -176,7 +176,7 @@ def test_two_jobs_at_once_do_not_have_a_budget_each(
     first.close()
     assert not server.send("site-1", "prepare", job="job2").refused
     state = {n: value + 1 for n, value in server.send("site-2", "initialise").tensors.items()}
-    assert "a second update of round 0" in server.send("site-1", "fit", state, round=0, job="job2").text
+    assert "a second update of round 1" in server.send("site-1", "fit", state, round=0, job="job2").text
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_no_site_tells_its_own_final_test(lying_server: Make, he_kits: Callable[
     masked = lying_server(protection="masking")
     masked.prepare()
     answer = masked.send("site-1", "finish", masked.initial_state(), round=5)
-    assert "'finish' of round 5 came without 'keys' before it" in answer.text
+    assert "'finish' of round 6 came without 'keys' before it" in answer.text
     encrypted = lying_server(protection="he")
     he_kits(encrypted)
     encrypted.prepare()
@@ -227,7 +227,7 @@ def test_the_state_that_is_measured_is_the_one_that_comes_next(lies: MaskedLies,
     made_up = {name: 7 * value + 1 for name, value in lies.state.items()}
     assert lies.sum_of(Round(**VALIDATED), made_up), "a site cannot know yet"
     honest = {"fit": Round(number=1), "finish": Round(**{**TESTED, "number": 1})}[task]
-    assert "is not the one this site evaluated at the end of round 0" in refusal(lies, honest)
+    assert "is not the one this site evaluated at the end of round 1" in refusal(lies, honest)
     assert "does nothing more in this job" in refusal(lies, Round(**{**VALIDATED, "number": 2}))
     for site in FOUR:
         lies.server.restart(site)

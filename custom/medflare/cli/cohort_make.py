@@ -226,7 +226,7 @@ def _make_patients(
         return write_notes_demo(out, patients, seed)
     if content == "visits":
         return write_follow_up_demo(out, visits, patients, size, seed, sheet)
-    return write_demo(out, patients, size, seed, sheet)
+    return write_demo(out, patients, size, seed, sheet, workers=min(4, os.cpu_count() or 1))
 
 
 def _make_texts(

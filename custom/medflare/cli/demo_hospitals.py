@@ -3,20 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-
-import typer
 
 RUNS = Path("runs")
 
 
-def demo_hospitals(job_folder: Path, changes: Mapping[str, Any]) -> tuple[Path, str]:
+def demo_hospitals(
+    job_folder: Path, changes: Mapping[str, Any], on_event: Callable[[dict[str, Any]], None]
+) -> tuple[Path, str]:
     """Return (site file, unseen hospital) of synthetic hospitals for a job, which are written once.
 
     Args:
         changes: to the job, as `overrides.override` takes them.
+        on_event: told before they are written.
     """
     from medflare.learners.registry import get_method
     from medflare.recipes.job_reader import read_job
@@ -29,6 +31,7 @@ def demo_hospitals(job_folder: Path, changes: Mapping[str, Any]) -> tuple[Path, 
     demo = DEMO_COHORTS[method.task](visits)
     folder = RUNS / demo.folder
     if not (folder / "site.yaml").is_file():
-        typer.echo(f"writing {demo.participants} synthetic hospitals and an unseen one to {folder}", err=True)
+        reason = f"{demo.participants} synthetic hospitals and an unseen one to {folder}"
+        on_event({"time": time.time(), "phase": "writing", "reason": reason})
         demo.write(folder)
     return folder / "site.yaml", demo.unseen

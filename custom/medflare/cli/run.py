@@ -71,6 +71,7 @@ def run(
     """
     from medflare.cli.run_file import RunFile, is_run_file, read_run_file
     from medflare.core.stop_signals import stop_signals_raise
+    from medflare.evaluation.meteor_program import shared_program
     from medflare.federation.heartbeat import Hooks
 
     # What stands on the command line counts before what stands in the file.
@@ -97,7 +98,7 @@ def run(
         page=page and file.page,
         as_json=as_json,
     )
-    with stop_signals_raise():
+    with stop_signals_raise(), shared_program():
         _run(request)
 
 
@@ -125,19 +126,21 @@ def _run(request: RunRequest) -> None:
 
     from rich.console import Console
 
-    from medflare.cli.demo_hospitals import demo_hospitals
     from medflare.recipes.progress_view import live
-    from medflare.recipes.simulate import new_workspace, run_simulator
+    from medflare.recipes.workspace_name import new_workspace
 
     site_file, unseen = request.site_file, request.unseen
-    if site_file is None:
-        site_file, fourth = demo_hospitals(request.job, request.changes)
-        unseen = unseen or [fourth]
-    chosen = _training_sites(site_file, request.sites, unseen)
     workspace = (request.workspace or new_workspace(request.job.name)).resolve()
     console = Console(stderr=request.as_json, file=sys.stderr if request.as_json else None)
-    display, take = live(console)
-    with display:
+    display, take = live(console, workspace)
+    with display:  # before the imports of seconds
+        from medflare.cli.demo_hospitals import demo_hospitals
+        from medflare.recipes.simulate import run_simulator
+
+        if site_file is None:
+            site_file, fourth = demo_hospitals(request.job, request.changes, take)
+            unseen = unseen or [fourth]
+        chosen = _training_sites(site_file, request.sites, unseen)
         run_simulator(
             request.job,
             workspace,
@@ -161,19 +164,22 @@ def resume_workspace(workspace: Path, page: bool, as_json: bool, hooks: Hooks | 
     from rich.console import Console
 
     from medflare.core.stop_signals import stop_signals_raise
+    from medflare.evaluation.meteor_program import shared_program
     from medflare.recipes.progress_view import live
-    from medflare.recipes.simulate import resume_simulator
 
     console = Console(stderr=as_json, file=sys.stderr if as_json else None)
-    display, take = live(console)
-    with stop_signals_raise():
+    display, take = live(console, workspace.resolve())
+    with stop_signals_raise(), shared_program():
         with display:
+            from medflare.recipes.simulate import resume_simulator
+
             _, request = resume_simulator(workspace, on_event=take, hooks=hooks)
         finish(console, workspace.resolve(), request.unseen, page, as_json)
 
 
 def finish(console: Any, workspace: Path, away: list[str], page: bool, as_json: bool) -> None:
     """Test at the hospitals that took no part, compare, write the page and show it all."""
+    from medflare.cli.progress import progress_bar
     from medflare.recipes.after_run import compare_adapters, locate, score_unseen
     from medflare.worker.config import SITE_FILE
 
@@ -182,8 +188,9 @@ def finish(console: Any, workspace: Path, away: list[str], page: bool, as_json: 
     with _named_stop(record_path):
         for name in away:
             console.print(f"testing the global adapter at {name}, which took no part")
-            with batch.item(name):
-                score_unseen(record_path, workspace / "local" / SITE_FILE, name)
+            with batch.item(name), progress_bar(f"testing at {name}") as progress:
+                score_unseen(record_path, workspace / "local" / SITE_FILE, name, progress)
+        console.print("comparing adapters and writing the page" if page else "comparing adapters")
         compare_adapters(record_path)
         facts = outcome(record_path, page)
     if as_json:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules, methods and readers of other packages, by entry points, admitted by whoever owns the machine.
+"""What other packages add, by entry points, admitted by whoever owns the machine.
 
-A package offers them under the groups `medflare.rules`, `medflare.methods` and `medflare.readers`. That it
-is installed is not enough: its code runs only if the site's policy names the package (`policy: plugins`),
-or, at a server and for a command, the variable MEDFLARE_PLUGINS. A job names a rule or a method and can
-never name a package.
+A package offers rules, methods, readers, metrics and protections under the groups `medflare.rules` and so on.
+That it is installed is not enough: its code runs only if the site's policy names the package
+(`policy: plugins`), or, at a server and for a command, the variable MEDFLARE_PLUGINS. A job names a rule, a
+method or a protection and can never name a package.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 
 from medflare.core.errors import ConfigError
 
-PluginGroup = Literal["rules", "methods", "readers"]
+PluginGroup = Literal["rules", "methods", "readers", "metrics", "protections"]
 VARIABLE = "MEDFLARE_PLUGINS"
 
 _admitted: set[str] = set()

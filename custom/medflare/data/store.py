@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from medflare.core.errors import DataError
+from medflare.core.task_progress import report_progress
 from medflare.data.chest_radiograph import chest_radiograph_warnings
 from medflare.data.images import DecodeError, fit_square, read_image, scan, warm_up
 from medflare.data.records import Skipped
@@ -139,6 +140,7 @@ class ImageStore:
             self._pixels = np.lib.format.open_memmap(scratch, mode="w+", dtype=np.uint8, shape=shape)
         with ThreadPoolExecutor(workers) as pool:
             for index, failure in enumerate(pool.map(self._fill, range(len(self.samples)))):
+                report_progress("images read", index + 1, len(self.samples))
                 if failure is not None:
                     self._failures[index] = failure
         self.decoded, self.seconds = len(self.samples), time.monotonic() - started

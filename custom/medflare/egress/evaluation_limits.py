@@ -109,14 +109,14 @@ def admit_measurement(
         raise EgressError("a second final test was asked for; a job has one, and no more leaves.")
     if round_number < last:
         raise EgressError(
-            f"the {asked.kind} of round {round_number} was asked for after that of round {last}. Rounds do "
-            "not go backwards; nothing leaves."
+            f"the {asked.kind} of round {round_number + 1} was asked for after that of round {last + 1}. "
+            "Rounds do not go backwards; nothing leaves."
         )
     count = count + 1 if round_number == last else 1
     if count > asked.most:
         raise EgressError(
-            f"the {asked.kind} of round {round_number} was asked for more than {_times(asked.most)}; no more "
-            "leaves. The difference of two could be the loss of one patient."
+            f"the {asked.kind} of round {round_number + 1} was asked for more than {_times(asked.most)}; no "
+            "more leaves. The difference of two could be the loss of one patient."
         )
     first = facts.limits.get(asked.kind, list(asked.asked))
     if first != list(asked.asked):
@@ -153,9 +153,9 @@ def check_state(memory: JobMemory, task: str, round_number: int, state: Mapping[
             "finish": "sent for the final test",
         }
         distrust = (
-            f"the state {words[task]} in round {round_number} is not the one this site evaluated at the end "
-            f"of round {before}. Under a protection the server has losses of the run's state only; this site "
-            "does nothing more in this job."
+            f"the state {words[task]} in round {round_number + 1} is not the one this site evaluated at the "
+            f"end of round {before + 1}. Under a protection the server has losses of the run's state only; "
+            "this site does nothing more in this job."
         )
         memory.keep(distrust=distrust)
         raise EgressError(distrust)

@@ -220,4 +220,4 @@ def shown(name: str) -> str:
 def _named(place: int, round_number: int | None = None) -> str:
     if place == FIRST_PLACE - 1:
         return "the canary"
-    return f"round {place if round_number is None else round_number}"
+    return f"round {(place if round_number is None else round_number) + 1}"

@@ -310,7 +310,7 @@ def in_words(policy: Policy) -> list[str]:
     if rules.min_sites > 1:
         words.append(f"At least {rules.min_sites} sites must take part.")
     if rules.plugins:
-        words.append(f"Packages whose methods and readers may run: {', '.join(rules.plugins)}.")
+        words.append(f"Packages whose code may run: {', '.join(rules.plugins)}.")
     if rules.partners is not None:
         words.append(f"Sites it takes part with: {', '.join(rules.partners) or 'none'}.")
     if rules.min_threshold is not None:

@@ -8,14 +8,13 @@ program's own to the last digit, for one study as for a corpus.
 
 from __future__ import annotations
 
-import atexit
-import functools
 import shutil
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from medflare.evaluation.meteor_program import meteor_lines
 from medflare.evaluation.statistics import Array, Statistic, divide_or_zero, mean_statistic
 
 SKIPPED = "skipped: METEOR needs Java"
@@ -32,16 +31,6 @@ def java_present() -> bool:
     return shutil.which("java") is not None
 
 
-@functools.cache
-def _program() -> Any:
-    """Return the running program; it takes six seconds to start, hence one for the life of this process."""
-    from pycocoevalcap.meteor.meteor import Meteor
-
-    program = Meteor()
-    atexit.register(program.meteor_p.kill)
-    return program
-
-
 def meteor(references: Sequence[Sequence[str]], hypotheses: Sequence[str]) -> Statistic:
     """Return METEOR of tokenised texts, one or more references a study.
 
@@ -50,9 +39,7 @@ def meteor(references: Sequence[Sequence[str]], hypotheses: Sequence[str]) -> St
     """
     if not java_present():
         raise RuntimeError(SKIPPED)
-    program = _program()
-    with program.lock:
-        lines = [program._stat(h, list(r)) for r, h in zip(references, hypotheses, strict=True)]
+    lines = meteor_lines([(h, list(r)) for r, h in zip(references, hypotheses, strict=True)])
     sums = np.asarray([[float(x) for x in line.split()] for line in lines]).reshape(-1, 23)
     one_piece = (sums[:, CHUNKS] == 1) & (sums[:, TEST_MATCHED] == sums[:, TEST])
     one_piece &= sums[:, REFERENCE_MATCHED] == sums[:, REFERENCE]

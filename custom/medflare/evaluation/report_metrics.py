@@ -23,6 +23,7 @@ from medflare.evaluation.label_metrics import (
     label_names,
     label_statistics,
 )
+from medflare.evaluation.plugin_metrics import plugin_statistics
 from medflare.evaluation.scorers import OPTIONAL_METRICS, optional_statistics
 from medflare.evaluation.statistics import Evaluation, Groups, Statistic, bootstrap
 
@@ -159,5 +160,7 @@ def evaluate_reports(
     statistics |= label_statistics(gold_codes, codes) | condition_statistics(gold_codes, codes)
     more, missing = optional_statistics(references, hypotheses, scorers or {})
     statistics |= more
+    added, failed = plugin_statistics(references, hypotheses, METRICS)
+    statistics |= added
     estimates = bootstrap(statistics, groups=groups, replicates=replicates, seed=seed)
-    return Evaluation(estimates, skipped | missing, statistics)
+    return Evaluation(estimates, skipped | missing | failed, statistics)

@@ -17,6 +17,7 @@ from pydantic import Field
 
 from medflare.core.run_record import RecordModel
 from medflare.evaluation.label_metrics import label_names, label_statistics
+from medflare.evaluation.plugin_metrics import plugin_statistics
 from medflare.evaluation.report_metrics import METEOR, meteor_statistics, report_statistics, rule_codes
 from medflare.evaluation.scorers import OPTIONAL_METRICS, optional_statistics
 from medflare.evaluation.statistics import Evaluation, Statistic, bootstrap, ratio_of_sums
@@ -88,6 +89,8 @@ def evaluate_summaries(
     more, missing = optional_statistics(gold, generated, scorers or {})
     wanted = {name: why for name, why in missing.items() if name in {"bertscore", *(scorers or {})}}
     statistics |= more
+    added, failed = plugin_statistics(gold, generated, METRICS)
+    statistics |= added
     groups = [item.patient_id or item.summary_id for item in written]
     estimates = bootstrap(statistics, groups=groups, replicates=replicates, seed=seed)
-    return Evaluation(estimates, skipped | wanted, statistics)
+    return Evaluation(estimates, skipped | wanted | failed, statistics)

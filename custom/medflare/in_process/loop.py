@@ -134,7 +134,7 @@ class FederationLoop:
                 if not self._is_skipped(update, plan):
                     rule.add(site, update)
             except UpdateError as error:
-                LOGGER.warning("round %d: the update of %s is left out: %s", number, site, error)
+                LOGGER.warning("round %d: the update of %s is left out: %s", number + 1, site, error)
                 continue
             updates[site] = update
         if not came:

@@ -20,6 +20,7 @@ from medflare.core.data_order import batches, derived_seed
 from medflare.core.metrics import MetricNames, Metrics
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
+from medflare.core.task_progress import with_progress
 from medflare.core.update import Update
 from medflare.data.images import augment, centre
 from medflare.learners.base import BaseLearner, require_finite
@@ -158,7 +159,7 @@ class ImageReportLearner(BaseLearner):
         torch.manual_seed(seed)
         self.model.train()
         means: dict[str, float] = defaultdict(float)
-        for step, rows in enumerate(cut):
+        for step, rows in enumerate(with_progress(cut)):
             scale_rates(optimiser, self.rate(plan, step / len(cut)))
             losses = self.batch_losses(rows, generator)
             require_finite(losses["loss"], setting="settings.optimiser.lr", records="images", site=self.site)

@@ -126,8 +126,8 @@ class MaskedSite(SiteProtection):
         """Return this site's keys for a round that it has not joined before."""
         if (terms.run_id, terms.round) != (request.run_id, request.round):
             raise UpdateError(
-                f"the terms are of round {terms.round} of run {terms.run_id}; expected round "
-                f"{request.round} of run {request.run_id}."
+                f"the terms are of round {terms.round + 1} of run {terms.run_id}; expected round "
+                f"{request.round + 1} of run {request.run_id}."
             )
         # The canary has the number of round 0; as -1 it comes before it, and round 0 can still be joined.
         place, exchange = -1 if terms.canary else terms.round, self._exchange(terms.layout)
@@ -137,8 +137,8 @@ class MaskedSite(SiteProtection):
         last, attempt = joined.get(series, [None, 0])
         if last is not None and place <= last and terms.attempt <= attempt:
             raise UpdateError(
-                f"keys for round {terms.round} were asked for again. A site joins the sum of a round once, "
-                "unless the server goes on with the run after a crash."
+                f"keys for round {terms.round + 1} were asked for again. A site joins the sum of a round "
+                "once, unless the server goes on with the run after a crash."
             )
         joined = {**joined, series: [place, terms.attempt]}
         write_json(self.memory, {"run_id": terms.run_id, "joined": joined})
@@ -157,14 +157,14 @@ class MaskedSite(SiteProtection):
         """Return the member of the request's round; UpdateError where the site has joined another or none."""
         if self.member is None:
             raise UpdateError(
-                f"'{request.task}' of round {request.round} came without 'keys' before it: this site has "
+                f"'{request.task}' of round {request.round + 1} came without 'keys' before it: this site has "
                 "restarted, or the server left a step out."
             )
         terms = self.member.parameters
         if (terms.run_id, terms.round) != (request.run_id, request.round):
             raise UpdateError(
-                f"'{request.task}' is of round {request.round}; the keys this site gave are of round "
-                f"{terms.round} and for no other."
+                f"'{request.task}' is of round {request.round + 1}; the keys this site gave are of round "
+                f"{terms.round + 1} and for no other."
             )
         return self.member
 
@@ -180,8 +180,8 @@ class MaskedSite(SiteProtection):
         canary = member.parameters.canary
         if bool(request.options.get("canary")) != canary:
             raise UpdateError(
-                f"the terms of round {request.round} {'are' if canary else 'are not'} a canary's, and the "
-                "request to train says otherwise. What is local is put back after a canary only."
+                f"the terms of round {request.round + 1} {'are' if canary else 'are not'} a canary's, and "
+                "the request to train says otherwise. What is local is put back after a canary only."
             )
         if canary and request.plan.get("steps") != 1:
             raise UpdateError(f"a canary of {request.plan.get('steps')} steps; expected one of 1 step.")

@@ -15,6 +15,7 @@ from medflare.egress.declaration import ANSWER, COMPARE, COUNT, OFFER
 from medflare.egress.failures import MessageError
 from medflare.protocol.strict_model import (
     Count,
+    ProtectionWord,
     RunId,
     SiteName,
     SiteNames,
@@ -232,7 +233,7 @@ class RequestMessage(StrictModel):
     deadline: float = Field(gt=0)
     uplink: Uplink
     downlink: Downlink
-    protection: Literal["none", "masking", "he"]
+    protection: ProtectionWord
     seed: int = Field(ge=-SEED, lt=SEED)
     plan: dict[str, Any]
     options: dict[str, Any]

@@ -34,6 +34,9 @@ SiteName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@%
 """A participant's name, as provisioning allows it."""
 RunId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
 """A run's name, which becomes part of a path at the sites."""
+PROTECTION = r"^[a-z][a-z0-9_]{0,63}$"
+ProtectionWord = Annotated[str, StringConstraints(pattern=PROTECTION)]
+"""A protection's name, of medflare or of a package; whether it exists is asked where it is used."""
 Word = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
 """A short text in one line."""
 Count = Annotated[int, Field(ge=0, le=10**12)]

@@ -17,7 +17,7 @@ from medflare.learners.registry import methods_by_result_file
 from medflare.recipes.simulator_process import SERVER_FOLDER
 from medflare.tasks import get_task
 from medflare.tasks.prediction_files import read_predictions
-from medflare.tasks.scoring import EvaluationOptions
+from medflare.tasks.scoring import EvaluationOptions, Progress
 
 COMPARED = ("bleu_1", "bleu_4", "rouge_l", "cider", "label_f1", "label_micro_f1")
 
@@ -130,6 +130,8 @@ def compare_adapters(record_path: Path) -> None:
     record.write(record_path)
 
 
-def score_unseen(record_path: Path, site_file: Path, name: str) -> EvaluationRecord:
+def score_unseen(
+    record_path: Path, site_file: Path, name: str, progress: Progress | None = None
+) -> EvaluationRecord:
     """Test the final global adapter on a hospital that took no part."""
-    return score_site(record_path, load_site(site_file, name))
+    return score_site(record_path, load_site(site_file, name), options=EvaluationOptions(progress=progress))

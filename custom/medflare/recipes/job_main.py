@@ -21,6 +21,7 @@ from medflare.recipes.preset_choice import with_preset
 from medflare.recipes.progress_view import live
 from medflare.recipes.run_check import check_run
 from medflare.recipes.simulator_process import SERVER_FOLDER
+from medflare.recipes.workspace_name import new_workspace
 
 
 def arguments(job: Job) -> argparse.ArgumentParser:
@@ -63,14 +64,14 @@ def run(job: Job, given: argparse.Namespace) -> Path:
     from medflare.federation.engine_jobs import SimEnv
     from medflare.recipes.sim_job import FolderJob
 
-    workspace = (given.workspace or simulate.new_workspace(job.title)).resolve()
+    workspace = (given.workspace or new_workspace(job.title)).resolve()
     known = simulate.described_sites(workspace, given.sites)
     job = wanted_job(job, given, known)
     wanted = None if given.n_clients is None else [f"site-{i + 1}" for i in range(job.n_clients)]
     job, sites = check_run(job, known, wanted, workspace)
     with simulate.held(workspace, given.overwrite):
         simulate.prepare_workspace(workspace, given.sites)
-        display, on_event = live()
+        display, on_event = live(workspace=workspace)
         folder_job = FolderJob(job, workspace, on_event)
         with display, simulate.closing_record(workspace):
             environment = SimEnv(clients=sites, num_threads=len(sites), workspace_root=str(workspace.parent))

@@ -6,7 +6,6 @@ The simulator wipes its workspace except `local/` and `startup/`, and exits with
 
 from __future__ import annotations
 
-import itertools
 import logging
 import signal
 import time
@@ -37,6 +36,8 @@ from medflare.recipes.run_end import close_record, last_state
 from medflare.recipes.simulator_process import SERVER_FOLDER, launch, log_path
 from medflare.recipes.workspace_contents import require_free
 from medflare.recipes.workspace_lock import in_use, locked
+from medflare.recipes.workspace_name import new_workspace
+from medflare.reporting.formatting import plural
 from medflare.secure_aggregation.encryption_parameters import ContextParameters, make_contexts
 from medflare.wire.durable import write_json
 from medflare.worker.config import SITE_FILE
@@ -53,13 +54,6 @@ _PATHS = _COHORT_PATHS | {
     "same",
     "bertscore",
 }
-
-
-def new_workspace(title: str, base: Path = Path("runs")) -> Path:
-    """Return `runs/<timestamp>-<title>` below the current folder, which does not exist yet."""
-    first = (base / f"{time.strftime('%Y%m%d-%H%M%S')}-{title}").resolve()
-    more = (first.with_name(f"{first.name}-{number}") for number in itertools.count(2))
-    return next(folder for folder in itertools.chain([first], more) if not folder.exists())
 
 
 def prepare_workspace(workspace: Path, site_file: Path | None) -> None:
@@ -121,6 +115,7 @@ def run_simulator(
         RunError: the run did not complete; the reason and the path of the log.
         StopSignal: a signal stopped the run; all its processes have ended, and its record says so.
     """
+    _say(on_event, "checking", "the job, its sites and their data")
     job = read_job(Path(job_folder))
     workspace = (workspace or new_workspace(job.title)).resolve()
     given = {"num_rounds": rounds, "canary": canary}
@@ -136,6 +131,12 @@ def run_simulator(
         state = WorkspaceState(workspace)
         state.begin(job, chosen, unseen)
         return _to_its_end(job, state, chosen, on_event, timeout, hooks)
+
+
+def _say(on_event: Callable[[dict[str, Any]], None] | None, phase: str, reason: str) -> None:
+    """Tell whoever watches what happens before the server has a word."""
+    if on_event is not None:
+        on_event({"time": time.time(), "phase": phase, "reason": reason})
 
 
 def resume_simulator(
@@ -203,6 +204,7 @@ def _launch(
         closing_record(workspace),
     ):
         folder = Path(holder) / job.title
+        _say(on_event, "starting", f"FLARE's simulator with {plural(len(sites), 'site')}")
         launch(folder, workspace, sites, on_event=take, timeout=timeout, discard=begins)
     return judge(workspace)
 

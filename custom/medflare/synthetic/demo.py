@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import nullcontext
+from multiprocessing import get_context
 from pathlib import Path
 
 from medflare.synthetic.hospitals import contact_sheet, generate, write_hospital
@@ -12,25 +15,35 @@ from medflare.synthetic.profiles import DEMO_HOSPITALS, UNSEEN_HOSPITAL, Hospita
 
 
 def write_demo(
-    out: Path, patients: int = 0, size: int = 128, seed: int = 0, sheet: bool = True
+    out: Path, patients: int = 0, size: int = 128, seed: int = 0, sheet: bool = True, workers: int = 0
 ) -> dict[str, int]:
     """Write `<hospital>/` each, `site.yaml` and `contact_sheet.png`.
 
     Args:
         patients: of each hospital; 0 for each one's own number.
+        workers: processes that write hospitals at the same time; 0 for this one alone.
 
     Returns:
         Hospital -> patients.
     """
 
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn")) if workers else None
+    written: list[Future[Path]] = []
+
     def write(hospital: HospitalProfile, count: int) -> str:
-        write_hospital(hospital, out / hospital.name, count, size=size)
+        if pool is None:
+            write_hospital(hospital, out / hospital.name, count, size=size)
+        else:
+            written.append(pool.submit(write_hospital, hospital, out / hospital.name, count, size=size))
         return ""
 
-    hospitals, counts = write_demo_hospitals(out, patients, seed, write)
-    if sheet:
-        shown = [study for hospital in hospitals for study in generate(hospital, 6, size=192)]
-        contact_sheet(shown, 6).save(out / "contact_sheet.png")
+    with pool or nullcontext():
+        hospitals, counts = write_demo_hospitals(out, patients, seed, write)
+        if sheet:
+            shown = [study for hospital in hospitals for study in generate(hospital, 6, size=192)]
+            contact_sheet(shown, 6).save(out / "contact_sheet.png")
+        for future in written:
+            future.result()
     return counts
 
 
@@ -56,5 +69,6 @@ def write_demo_hospitals(
             f"    cohort: {{format: manifest, root: {hospital.name}{settings}}}",
             POLICY,
         ]
+    out.mkdir(parents=True, exist_ok=True)
     (out / "site.yaml").write_text("\n".join([*lines, ""]), encoding="utf-8")
     return hospitals, counts

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar
@@ -13,6 +14,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 from medflare.core.errors import ConfigError, DataError
 from medflare.core.json_lines import write_lines
 from medflare.core.run_record import AdapterKind, Estimate, EvaluationRecord, RecordModel
+from medflare.core.task_progress import listening
 from medflare.data.cohort import Cohort
 from medflare.data.load import load_cohort
 from medflare.data.settings.cohort import SplitConfig
@@ -40,6 +42,13 @@ def logged_progress(what: str) -> Progress:
             LOGGER.info("tested %d of %d %s, about %.0f min left", done, total, what, minutes)
 
     return report
+
+
+def shown_by(progress: Progress | None) -> AbstractContextManager[None]:
+    """Return a context in which a task's own reports of how far it is go to `progress`."""
+    return (
+        nullcontext() if progress is None else listening(lambda counted, done, total: progress(done, total))
+    )
 
 
 def without_training_split(site: SiteConfig) -> SiteConfig:

@@ -13,17 +13,21 @@ import queue
 import socket
 import sys
 import threading
+import time
 import traceback
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from medflare.core.task_progress import listening
 from medflare.egress.failures import failure_of
 from medflare.learners.registry import build_learner
 from medflare.wire.files import load_tensors, save_tensors
 from medflare.wire.task_messages import TaskRequest, TaskResult
 from medflare.worker.config import WorkerConfig
 from medflare.worker.session import Builder, WorkerSession
+
+SECONDS_BETWEEN_REPORTS = 0.5
 
 
 def _listen(channel: socket.socket, inbox: queue.Queue[dict[str, Any]]) -> None:
@@ -50,6 +54,22 @@ def answer(session: WorkerSession, message: dict[str, Any]) -> dict[str, Any]:
     return {"ok": True, "facts": result.facts, "tensors": message["reply"] if result.tensors else None}
 
 
+class ProgressSender:
+    """Tells the executor how far a task is, at most twice a second."""
+
+    def __init__(self, channel: socket.socket, number: int) -> None:
+        self._channel, self._number, self._last = channel, number, 0.0
+
+    def __call__(self, counted: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self._last < SECONDS_BETWEEN_REPORTS:
+            return
+        self._last = now
+        message = {"number": self._number, "progress": {"counted": counted, "done": done, "total": total}}
+        with suppress(OSError):  # the executor has gone, and with it this process
+            self._channel.sendall((json.dumps(message) + "\n").encode())
+
+
 def main(descriptor: int, builder: Builder = build_learner) -> None:
     """Answer messages until the executor closes the socket.
 
@@ -64,9 +84,10 @@ def main(descriptor: int, builder: Builder = build_learner) -> None:
     while True:
         message = inbox.get()
         try:
-            if session is None:
-                session = WorkerSession(WorkerConfig(**message["config"]), builder)
-            reply = answer(session, message)
+            with listening(ProgressSender(channel, message["number"])):
+                if session is None:
+                    session = WorkerSession(WorkerConfig(**message["config"]), builder)
+                reply = answer(session, message)
         except Exception as error:
             reply = {"ok": False, "failure": failure_of(error).to_json()}
             with suppress(OSError):  # worker.log lies on the disk that may be full

@@ -30,6 +30,7 @@ from medflare.wire.files import load_tensors, save_tensors
 from medflare.wire.memory import oom_kills
 from medflare.wire.task_messages import TaskRequest, TaskResult
 from medflare.worker.config import WorkerConfig
+from medflare.worker.progress_file import TaskProgress, forget_progress, write_progress
 from medflare.worker.session import Builder, WorkerSession
 
 MAIN = (sys.executable, "-P", "-m", "medflare.worker.main")
@@ -103,6 +104,7 @@ class ProcessWorker(Worker):
         request_file, reply_file = (
             self.scratch / f"{direction}-{self._number}.safetensors" for direction in ("to", "from")
         )
+        write_progress(self.scratch, TaskProgress(task=request.task))
         try:
             if request.tensors:
                 save_tensors(request_file, request.tensors, durable=False)
@@ -121,6 +123,7 @@ class ProcessWorker(Worker):
                 raise TaskError(Failure.from_json(answer["failure"]))
             return TaskResult(answer["facts"], load_tensors(reply_file)[0] if answer["tensors"] else {})
         finally:
+            forget_progress(self.scratch)
             request_file.unlink(missing_ok=True)
             reply_file.unlink(missing_ok=True)
 
@@ -138,8 +141,12 @@ class ProcessWorker(Worker):
                 line = self._read_line(channel)
                 if line is not None:
                     answer: dict[str, Any] = json.loads(line)
-                    if answer["number"] == message["number"]:
+                    if answer["number"] != message["number"]:
+                        continue
+                    if "progress" not in answer:
                         return answer
+                    progress = TaskProgress(task=message["task"], **answer["progress"])
+                    write_progress(self.scratch, progress)
                 elif aborted():
                     raise TaskError(Failure(FailureCode.ABORTED, "the job was stopped."))
                 elif time.monotonic() > until:

@@ -33,10 +33,12 @@ def test_patients_have_as_many_visits_as_the_job_goes_through_and_are_written_on
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(follow_up, "write_follow_up_demo", write)
     changes: dict[str, Any] = {"settings.visits": 3}
+    told: list[dict[str, Any]] = []
     for _ in range(2):
-        assert demo_hospitals(JOBS / "fedtar", changes) == (
+        assert demo_hospitals(JOBS / "fedtar", changes, told.append) == (
             Path("runs/visit-cohorts-3/site.yaml"),
             "hospital-4",
         )
-    assert demo_hospitals(JOBS / "fedtar", {})[0] == Path("runs/visit-cohorts-4/site.yaml")
+    assert demo_hospitals(JOBS / "fedtar", {}, told.append)[0] == Path("runs/visit-cohorts-4/site.yaml")
+    assert [event["phase"] for event in told] == ["writing", "writing"]
     assert written == [(Path("runs/visit-cohorts-3"), 3), (Path("runs/visit-cohorts-4"), 4)]

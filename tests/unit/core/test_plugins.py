@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,37 +16,20 @@ from medflare.core import plugins
 from medflare.core.errors import ConfigError
 from medflare.core.update import Update
 from medflare.data.load import load_cohort
+from medflare.data.settings.policy import PolicyConfig
 from medflare.data.settings.site import load_site_file
+from medflare.evaluation.plugin_metrics import plugin_statistics
+from medflare.evaluation.report_metrics import evaluate_reports
 from medflare.learners.registry import get_method, known_method
-
-EXAMPLE = Path(__file__).parents[3] / "examples" / "medflare_example"
-
-
-def install(folder: Path, package: str, groups: dict[str, dict[str, str]]) -> None:
-    """Write what pip writes of a package's metadata."""
-    info = folder / f"{package.replace('-', '_')}-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-    lines = [line for group, names in groups.items() for line in _section(group, names)]
-    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
-
-
-def _section(group: str, names: dict[str, str]) -> list[str]:
-    return [f"[{group}]", *(f"{name} = {target}" for name, target in names.items())]
+from medflare.protections.registry import get_protection
+from plugin_packages import example_package, install
 
 
 @pytest.fixture
 def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The example package of the repository, as its pyproject.toml installs it; admitted by nobody."""
-    described = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
-    install(tmp_path / "site-packages", described["name"], described["entry-points"])
-    monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
-    monkeypatch.syspath_prepend(str(EXAMPLE / "src"))
-    monkeypatch.setattr(plugins, "_admitted", set())
-    monkeypatch.delenv(plugins.VARIABLE, raising=False)
-    yield tmp_path
-    for name in [name for name in sys.modules if name.startswith("medflare_example")]:
-        del sys.modules[name]
+    with example_package(tmp_path, monkeypatch):
+        yield tmp_path
 
 
 def test_an_installed_package_is_not_imported_before_it_is_admitted(example: Path) -> None:
@@ -55,6 +37,8 @@ def test_an_installed_package_is_not_imported_before_it_is_admitted(example: Pat
         rule_class("damped_mean")
     assert "medflare_example" not in sys.modules
     assert [(p["name"], p["admitted"]) for p in facts("plugins")] == [
+        ("words_ratio", False),
+        ("masking_of_five", False),
         ("sentence_csv", False),
         ("damped_mean", False),
     ]
@@ -88,6 +72,65 @@ def test_a_setting_that_the_packages_reader_does_not_read_is_refused(example: Pa
     )
     with pytest.raises(ConfigError, match="does not read sections"):
         load_site_file(example / "site.yaml")
+
+
+def test_a_metric_is_measured_where_its_package_is_admitted(
+    example: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafts = (["no effusion seen", "clear"], ["no effusion", "clear lungs here"])
+    assert plugin_statistics(*drafts, known=[]) == ({}, {})
+    monkeypatch.setenv(plugins.VARIABLE, "medflare-example")
+    statistics, skipped = plugin_statistics(*drafts, known=[])
+    assert statistics["words_ratio"].value == pytest.approx((2 / 3 + 3) / 2)
+    assert skipped == {}
+    monkeypatch.setenv("PATH", "")  # no Java for METEOR
+    codes = [[0] * 14] * 2
+    assert "words_ratio" in evaluate_reports(*drafts, codes, codes, replicates=5).estimates
+    assert plugin_statistics(*drafts, known=["words_ratio"]) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ("builtins:sorted", "failed with TypeError"),
+        ("json:decoder", "is no function"),
+        ("operator:ne", "expected a finite number for each of 2 records"),
+        ("no_such_module:x", "cannot be loaded"),
+    ],
+)
+def test_a_metric_that_fails_is_skipped_and_tells_nothing_of_a_report(
+    target: str, reason: str, example: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(example / "site-packages", "odd", {"medflare.metrics": {"odd_metric": target}})
+    monkeypatch.setenv(plugins.VARIABLE, "odd")
+    statistics, skipped = plugin_statistics(["Mrs Miller", "b"], ["c", "d"], known=[])
+    assert statistics == {}
+    assert reason in skipped["odd_metric"]
+    assert "Miller" not in skipped["odd_metric"]
+
+
+def test_a_protection_is_known_where_its_package_is_admitted(
+    example: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match="installed and not admitted"):
+        get_protection("masking_of_five")
+    with pytest.raises(ConfigError, match="'masks' is none of none, masking, he"):
+        get_protection("masks")
+    monkeypatch.setenv(plugins.VARIABLE, "medflare-example")
+    assert get_protection("masking_of_five").seals == ["mask"]
+    assert PolicyConfig(require=("masking_of_five",)).require == ("masking_of_five",)
+    with pytest.raises(ValueError, match="masking_of_six: no such protection"):
+        PolicyConfig(require=("masking_of_six",))
+
+
+def test_a_protection_must_have_the_name_and_the_seal_of_its_entry_point(
+    example: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = "medflare.protections.masking:Masking"
+    install(example / "site-packages", "odd", {"medflare.protections": {"mine": target}})
+    monkeypatch.setenv(plugins.VARIABLE, "odd")
+    with pytest.raises(ConfigError, match="no Protection of that name whose seal is 'mine' or one of"):
+        get_protection("mine")
 
 
 def test_a_name_of_medflare_means_medflares_own(example: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,7 @@ import pytest
 
 from medflare.evaluation import meteor as meteor_program
 from medflare.evaluation import report_metrics
+from medflare.evaluation.meteor_program import ADDRESS, meteor_lines, own_program, shared_program
 from medflare.evaluation.overlap import bleu_statistics, cider, rouge_l, sacrebleu_statistic
 from medflare.evaluation.report_metrics import report_statistics, tokenised
 from medflare.evaluation.statistics import bootstrap
@@ -57,13 +62,48 @@ def test_meteor_gives_nlg_evals_published_number(nlg_eval: Any) -> None:
 
 @needs_java
 def test_meteor_of_sums_is_the_programs_own_corpus_score() -> None:
-    gold = {i: [text] for i, text in enumerate(REFERENCES)}
-    predicted = {i: [text] for i, text in enumerate(HYPOTHESES)}
-    total, each = meteor_program._program().compute_score(gold, predicted)
-    scores = meteor_program.meteor(list(gold.values()), HYPOTHESES)
+    gold = [[text] for text in REFERENCES]
+    *each, total = program_scores(gold, HYPOTHESES)
+    scores = meteor_program.meteor(gold, HYPOTHESES)
     assert scores.value == pytest.approx(total, abs=1e-12)
     # a study matched in one piece counts as unfragmented, alone as in a corpus
     np.testing.assert_allclose(scores.score(scores.sums), each, atol=1e-12)
+
+
+def program_scores(references: list[list[str]], hypotheses: list[str]) -> list[float]:
+    """The Java program's own score of each pair, and of all together."""
+    program = own_program()
+    lines = program.lines(list(zip(hypotheses, references, strict=True)))
+    assert program._process.stdin is not None
+    assert program._process.stdout is not None
+    program._process.stdin.write(" ||| ".join(["EVAL", *lines]) + "\n")
+    program._process.stdin.flush()
+    return [float(program._process.stdout.readline()) for _ in range(len(lines) + 1)]
+
+
+@needs_java
+def test_a_process_without_java_is_answered_by_the_shared_program() -> None:
+    pairs = [("no effusion is seen .", ["there is no pleural effusion ."]), ("", ["normal ."])]
+    ask = f"from medflare.evaluation.meteor_program import meteor_lines; print(meteor_lines({pairs}))"
+    with shared_program():
+        child = subprocess.run(
+            [sys.executable, "-c", ask],
+            env={**os.environ, "PATH": ""},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+        )
+    assert ast.literal_eval(child.stdout) == own_program().lines(pairs)
+    assert ADDRESS not in os.environ
+
+
+@needs_java
+def test_a_shared_program_that_does_not_answer_is_replaced_by_ones_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(ADDRESS, str(tmp_path / "nobody"))
+    assert meteor_lines([("normal .", ["normal ."])]) == own_program().lines([("normal .", ["normal ."])])
 
 
 def test_meteor_without_java_is_skipped_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -194,7 +194,7 @@ def test_every_rule_that_differs_from_its_default_is_put_into_words() -> None:
         "require": ("mask|he", "Every update must have: mask or he."),
         "min_sites": (3, "At least 3 sites must take part."),
         "partners": (("site-2", "site-3"), "Sites it takes part with: site-2, site-3."),
-        "plugins": ("our-package", "Packages whose methods and readers may run: our-package."),
+        "plugins": ("our-package", "Packages whose code may run: our-package."),
         "min_site_noise": (0.5, "A masked sum of updates has noise of 0.5 times a site's norm."),
         "dp": (
             {"epsilon": 3.0, "delta": 1e-5},

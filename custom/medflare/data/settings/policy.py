@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator
 
 from medflare.core.config import Settings
+from medflare.core.plugins import installed_plugins
 
 PROTECTIONS = ("mask", "he")
 """Protections that a site can require: masks that cancel in the sum, or homomorphic encryption."""
@@ -102,7 +103,8 @@ class PolicyConfig(Settings):
     )
     plugins: NamePatterns = Field(
         default=(),
-        description="packages whose methods and readers may run here; that one is installed is not enough",
+        description="packages whose code may run here (methods, readers, metrics, protections); that one is "
+        "installed is not enough",
     )
     knowledge_sketch: Literal["allow", "deny"] = Field(
         default="allow", description="whether a sketch of the knowledge graph may leave (rule ddcs)"
@@ -141,7 +143,8 @@ class PolicyConfig(Settings):
     @field_validator("require")
     @classmethod
     def _known(cls, value: NamePatterns) -> NamePatterns:
-        unknown = sorted({name for item in value for name in item.split("|")} - set(PROTECTIONS))
+        offered = {plugin.name for plugin in installed_plugins() if plugin.group == "protections"}
+        unknown = sorted({name for item in value for name in item.split("|")} - {*PROTECTIONS, *offered})
         if unknown:
             raise ValueError(
                 f"{', '.join(unknown)}: no such protection; there are: {', '.join(PROTECTIONS)}, and "

@@ -210,7 +210,7 @@ class ValidatingAggregator(FLComponent):
         if site in self._done:
             return "second update in one round"
         if round_number != self.round:
-            return f"update of round {round_number}, expected round {self.round}"
+            return f"update of round {round_number + 1}, expected round {self.round + 1}"
         return None
 
     def problem(

@@ -15,7 +15,7 @@ from medflare.federation.server.progress import ProgressReporter
 from medflare.federation.server.quorum import OPTIONAL, Quorum
 from medflare.federation.server.roster import Roster, join_reasons
 from medflare.federation.server.settings import RoundsSettings
-from medflare.protections.registry import PROTECTIONS
+from medflare.protections.registry import get_protection
 from medflare.protocol.messages import FINISH, STEPS, Reply, Request, work_digest
 from medflare.protocol.outcome import OnDone, OnLate, OnReply, Outcome, TooFewError
 from medflare.wire.compression import compress
@@ -97,7 +97,7 @@ class Channel:
 
     def digest_work(self, plan: RoundPlan, tensors: State) -> str:
         """Return the digest of what sites are sent to train on, where the protection binds them to it."""
-        if not PROTECTIONS[self.args.protection].binds_work:
+        if not get_protection(self.args.protection).binds_work:
             return ""
         return work_digest(plan_to_json(plan), compress(tensors, self.args.downlink))
 

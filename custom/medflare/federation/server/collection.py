@@ -120,7 +120,8 @@ def take_kept_updates(run: Run, plan: RoundPlan, tensors: State, sites: list[str
             outcome.facts[site], outcome.trips[site] = reply.facts, reply.trip
             received = byte_count(compress(tensors, run.args.downlink))
             outcome.traffic[site] = Traffic(sent=byte_count(reply.tensors), received=received)
-        run.progress.event("kept update", round=plan.round, site=site, verdict=reason or "accepted")
+        place = run.schedule.place(plan.round)
+        run.progress.event("kept update", **place, site=site, verdict=reason or "accepted")
     return outcome
 
 
@@ -129,7 +130,7 @@ def validate_update(run: Run, site: str, reply: Reply) -> str | None:
     reason = run.aggregator.accept(site, reply.round, reply.facts, reply.tensors, trip=reply.trip)
     run.progress.event(
         "update",
-        round=reply.round,
+        **run.schedule.place(reply.round),
         site=site,
         verdict=reason or "accepted",
         loss=finite(reply.facts.get("metrics", {})).get("loss"),
@@ -144,7 +145,8 @@ def receive_late(run: Run, exchange: int, site: str, reply: Reply) -> None:
     reason = run.late.receive(site, exchange, reply)
     run.roster.record_replies([site], ())
     phase = "late update kept" if reason is None else "late update refused"
-    run.progress.event(phase, round=exchange, site=site, **({"reason": reason} if reason else {}))
+    why = {"reason": reason} if reason else {}
+    run.progress.event(phase, **run.schedule.place(exchange), site=site, **why)
 
 
 def add_late_updates(run: Run, index: int, outcome: Outcome) -> None:
@@ -162,7 +164,11 @@ def add_late_updates(run: Run, index: int, outcome: Outcome) -> None:
         else:
             outcome.absent[site] = f"late update: {reason}"
         run.progress.event(
-            "late update", round=index, site=site, since=exchange, verdict=reason or "accepted"
+            "late update",
+            **run.schedule.place(index),
+            site=site,
+            since=run.schedule.name(exchange),
+            verdict=reason or "accepted",
         )
 
 

@@ -47,7 +47,7 @@ from medflare.federation.server.update_limits import NormLimit
 from medflare.federation.server.update_spool import UpdateSpool
 from medflare.learners.fedtar.mixture import MixtureSettings
 from medflare.protections.compatibility import unreadable
-from medflare.protections.registry import PROTECTIONS
+from medflare.protections.registry import get_protection
 from medflare.protocol.submitted_job import read_submitted
 from medflare.wire.disk_space import is_disk_broken, is_disk_full
 from medflare.wire.storage import storage_folder
@@ -243,7 +243,7 @@ class RoundsController(Controller):
             ConfigError: rule, protection and schedule do not go together, or the kit lacks something.
         """
         args, workspace = self.args, fl_ctx.get_engine().get_workspace()
-        protection, rule = PROTECTIONS[args.protection], self.aggregator.rule
+        protection, rule = get_protection(args.protection), self.aggregator.rule
         name = self.aggregator.rule_name
         conflicts = [*unreadable(name, rule, protection), *straggler_problems(args, name, rule, protection)]
         if conflicts:

@@ -224,7 +224,7 @@ class Exchange:
         if reply.failure is not None:
             return str(reply.failure)
         if reply.round != self.request.round:
-            return f"late: reply of round {shown(reply.round)} in round {self.request.round}"
+            return f"late: reply of round {shown(reply.round + 1)} in round {self.request.round + 1}"
         try:
             check_facts(self.request.task, reply.facts, site)
             return self.on_reply(site, reply)

@@ -91,7 +91,7 @@ class LateUpdates:
             if reply.failure is not None:
                 return str(reply.failure)
             if reply.round != exchange:
-                return f"it is of round {shown(reply.round)}, and round {exchange} was waited for"
+                return f"it is of round {shown(reply.round + 1)}, and round {exchange + 1} was waited for"
             try:
                 check_facts(FIT, reply.facts, site)
             except MessageError as error:

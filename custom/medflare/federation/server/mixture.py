@@ -15,7 +15,7 @@ from medflare.federation.server.run_recorder import add_traffic
 from medflare.federation.server.sum_exchange import SumExchange, declared_sums, exchange_sums
 from medflare.learners.fedtar.federated_em import FIRST, FederatedMixture
 from medflare.learners.fedtar.mixture import MixtureSettings
-from medflare.protections.registry import PROTECTIONS
+from medflare.protections.registry import get_protection
 from medflare.protocol.messages import FIT
 
 Gather = Callable[[int, SharedSpec, RoundHints], State]
@@ -34,7 +34,7 @@ def mixture_to_fit(mixture: MixtureSettings | None, protection: str) -> MixtureS
 
 def check_mixture(mixture: MixtureSettings | None, protection: str) -> None:
     """Raise ConfigError where a mixture is to be fitted from sums that nobody at the server can read."""
-    hidden = PROTECTIONS[protection].server_reads == "nothing"
+    hidden = get_protection(protection).server_reads == "nothing"
     if hidden and mixture is not None and mixture.source == "federated":
         raise ConfigError(
             "the server computes the mixture of profiles from sums that stay encrypted under homomorphic "

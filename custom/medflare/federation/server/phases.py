@@ -113,6 +113,7 @@ def prepare(run: Run, further_options: Mapping[str, Any]) -> None:
     quorum = run.quorum().everybody()
     # Suspended ones too: in a run that goes on they are eligible again later, and then nobody asks.
     sites = run.roster.members()
+    run.progress.event("preparing", sites=sites)
     outcome = run.channel.broadcast(PREPARE, accept_any, sites, options=options, quorum=quorum)
     run.channel.require(outcome, quorum.required, "prepare")
     run.declared = outcome.facts
@@ -267,6 +268,7 @@ def final_test(run: Run) -> None:
         options["card"] = asdict(run.checkpoints.card(entry, len(run.roster.sites)))
     # Suspended sites too: they may have recovered, and nothing waits for them any more.
     sites = [site for site in run.roster.sites if site not in run.roster.excluded]
+    run.progress.event("testing", sites=sites)
     if run.protection.server_reads == "sum":
         outcome = finish_in_sum(run, plan, sites)
     else:

@@ -51,7 +51,7 @@ class Roster:
         out = dict(self.excluded)
         for site, (back, reason) in self.suspended.items():
             if round_number < back and site not in out:
-                out[site] = f"suspended until round {back}: {reason}"
+                out[site] = f"suspended until round {back + 1}: {reason}"
         return out
 
     def eligible(self, round_number: int) -> list[str]:

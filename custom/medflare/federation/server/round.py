@@ -91,7 +91,7 @@ def select_clients(run: Run, index: int, entry: RoundRecord) -> RoundState:
         seed=args.seed,
         hints=run.hints(index) | RoundHints(summed=summed),
     )
-    run.progress.event("round", round=index, rounds=run.exchanges, sites=selected)
+    run.progress.event("round", **run.schedule.place(index), rounds=args.num_rounds, sites=selected)
     available, vanished = run.timings.simulate_availability(plan, selected)
     entry.absent |= vanished
     sampled = bool(run.rule.capability(SamplesClients) or vanished or args.mode == "async")

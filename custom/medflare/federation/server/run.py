@@ -28,7 +28,7 @@ from medflare.federation.server.settings import RoundsSettings
 from medflare.federation.server.sketch_exchange import SketchExchange
 from medflare.federation.server.timing import MeasuredTimings
 from medflare.protections.base import ServerProtection
-from medflare.protections.registry import PROTECTIONS
+from medflare.protections.registry import get_protection
 from medflare.protocol.submitted_job import SubmittedJob
 from medflare.worker.config import WorkerConfig
 from medflare.worker.workers import Worker
@@ -135,7 +135,7 @@ class Run:
     @property
     def min_sites(self) -> int:
         """Least number of updates in a sum under the job's protection."""
-        return PROTECTIONS[self.args.protection].min_sites
+        return get_protection(self.args.protection).min_sites
 
     def hints(self, exchange: int) -> RoundHints:
         """Return what sites are sent for an exchange beside the roster."""

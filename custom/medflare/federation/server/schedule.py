@@ -44,7 +44,11 @@ class RoundSchedule:
 
     def name(self, exchange: int) -> str:
         """Return an exchange as messages name it."""
-        return f"round {exchange}"
+        return f"round {exchange + 1}"
+
+    def place(self, exchange: int) -> dict[str, int]:
+        """Return the facts of an event that say where in the run an exchange is; counted from 0."""
+        return {"round": exchange}
 
     def hints(self, exchange: int) -> RoundHints:
         """Return what every site is sent for an exchange, before the rule's own hints."""
@@ -84,7 +88,11 @@ class VisitSchedule(RoundSchedule):
 
     def name(self, exchange: int) -> str:
         visits = self.exchanges_per_round
-        return f"round {exchange // visits}, visit {exchange % visits + 1}"
+        return f"round {exchange // visits + 1}, visit {exchange % visits + 1}"
+
+    def place(self, exchange: int) -> dict[str, int]:
+        visits = self.exchanges_per_round
+        return {"round": exchange // visits, "visit": exchange % visits, "visits": visits}
 
     def hints(self, exchange: int) -> RoundHints:
         return RoundHints(visit=visit_hint(exchange, self.exchanges_per_round))

@@ -37,10 +37,11 @@ from medflare.federation.flare_messages import failure_reply, read_request, repl
 from medflare.federation.site.policy import job_meta, job_name, policy_of
 from medflare.learners.registry import get_method
 from medflare.protections.base import SECURE, SiteContext, SiteProtection, keep_exact
-from medflare.protections.registry import PROTECTIONS, ProtectionName
+from medflare.protections.none import NoProtection
+from medflare.protections.registry import get_protection
 from medflare.protocol import messages
 from medflare.protocol.nested_settings import unmarked
-from medflare.protocol.strict_model import shown
+from medflare.protocol.strict_model import PROTECTION, shown
 from medflare.protocol.submitted_job import settings_digest
 from medflare.wire.compression import CODECS, ErrorFeedback, compress
 from medflare.wire.disk_space import RESERVE_BYTES, DiskReserve
@@ -72,8 +73,11 @@ class ExecutorSettings(Settings):
 
     method: str
     settings: dict[str, Any] = Field(default_factory=dict)
-    protection: ProtectionName = "none"
-    """As the controller's: a server that asks for another one than the job was submitted with is refused."""
+    protection: str = Field("none", pattern=PROTECTION)
+    """As the controller's: a server that asks for another one than the job was submitted with is refused.
+
+    That it exists here is checked at the first request, when the policy has said which packages are admitted.
+    """
     worker: Literal["process", "thread"] = "process"
     resumes: str = Field("", pattern=r"^([A-Za-z0-9][A-Za-z0-9_-]{0,127})?$")
     """Name of the run that this job goes on with, as the controller's."""
@@ -128,7 +132,7 @@ class LearnerExecutor(Executor):
                 self._log_trace(error, fl_ctx)
             with suppress(Exception):
                 self._egress_of_run(fl_ctx).failed(task_name, round_number, failure)
-            self.logger.warning(f"{task_name} of round {round_number} failed with E{int(failure.code)}")
+            self.logger.warning(f"{task_name} of round {round_number + 1} failed with E{int(failure.code)}")
             return failure_reply(failure, round_number)
 
     def _answer(self, request: messages.Request, fl_ctx: FLContext, abort: Signal) -> Shareable:
@@ -266,7 +270,7 @@ class LearnerExecutor(Executor):
             job = {"method": self.args.method, "settings": self.args.settings}
             name = fl_ctx.get_identity_name()
             site = SiteContext(site=name, kit=root, policy=policy, memory=memory, job=job)
-            self.protection = PROTECTIONS[self.args.protection].site_side(site)
+            self.protection = get_protection(self.args.protection).site_side(site)
         self.protection.apply_policy(self._egress_of_run(fl_ctx).policy)
         return self.protection
 
@@ -285,7 +289,7 @@ class LearnerExecutor(Executor):
             options["uplink"] = request.uplink
         if request.task in EXACT:
             options["partners"] = self._partners(request, fl_ctx)
-        protection = PROTECTIONS[self.args.protection]
+        protection = get_protection(self.args.protection)
         if request.task == messages.PREPARE:
             options["sums_of_metrics"] = protection.server_reads == "sum"
         if request.task == messages.FINISH or (request.task == messages.EVALUATE and protection.seals):
@@ -332,7 +336,7 @@ class LearnerExecutor(Executor):
         """Return the run's egress chain with this request's codec and the rules in force at this moment."""
         egress = self._egress_of_run(fl_ctx)
         egress.uplink = request.uplink
-        egress.policy = policy_of(self._worker_config(request, fl_ctx), egress.policy)
+        egress.policy = policy_of(self._worker_config(request, fl_ctx), egress.policy)  # admits packages
         return egress
 
     def _egress_of_run(self, fl_ctx: FLContext) -> Egress:
@@ -342,7 +346,7 @@ class LearnerExecutor(Executor):
                 site=fl_ctx.get_identity_name(),
                 job=str(fl_ctx.get_job_id()),
                 job_name=job_name(fl_ctx),
-                sealed=bool(PROTECTIONS[self.args.protection].seals),
+                sealed=self.args.protection != NoProtection.name,
                 private=self.args.settings.get("dp") is not None,
                 memory=JobMemory(self._run_state(fl_ctx) / JOB_MEMORY),
             )
@@ -376,7 +380,7 @@ class LearnerExecutor(Executor):
         limits = (asked and asked.examples, request.plan.get("limit"), self.args.settings.get("eval_limit"))
         return {
             "method": self.args.method,
-            "protections": PROTECTIONS[request.protection].seals,
+            "protections": get_protection(request.protection).seals,
             "sites": len(request.roster),
             "rounds": max(request.plan.get("rounds", 0), request.round + 1) or None,
             "limit": min((limit for limit in limits if limit), default=None),  # 0 evaluates nothing

@@ -24,6 +24,7 @@ from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
 from medflare.core.secure_random import secret_seed
 from medflare.core.site_description import BackboneFacts, SiteDescription
+from medflare.core.task_progress import with_progress
 from medflare.core.tensors import SharedSpec, State, without_prefix
 from medflare.core.update import Update
 from medflare.data.heterogeneity import site_facts
@@ -200,7 +201,7 @@ class FedMRGLearner(BaseLearner):
         twice = training.local_optimiser is not None and self.settings.encoder_update == "both"
         self.terms.watch(training.shared_optimiser, len(cut) * (2 if twice else 1))
         means: dict[str, float] = defaultdict(float)
-        for step, rows in enumerate(cut):
+        for step, rows in enumerate(with_progress(cut)):
             factor = cosine((plan.round + step / len(cut)) / max(plan.rounds, 1), self.settings.warmup)
             for optimiser in training.optimisers():
                 scale_rates(optimiser, factor)

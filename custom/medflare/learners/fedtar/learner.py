@@ -22,6 +22,7 @@ from medflare.core.optimiser_state import moments, restore_moments
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
 from medflare.core.site_description import BackboneFacts, SiteDescription
+from medflare.core.task_progress import with_progress
 from medflare.core.tensors import SharedSpec, State
 from medflare.core.update import Update
 from medflare.data.heterogeneity import site_facts
@@ -199,7 +200,7 @@ class FedTARLearner(BaseLearner):
         torch.manual_seed(seed)
         self.model.train()
         total = 0.0
-        for step, rows in enumerate(cut):
+        for step, rows in enumerate(with_progress(cut)):
             scale_rates(optimiser, self._rate((plan.round + step / len(cut)) / max(plan.rounds, 1)))
             total += self._step(optimiser, rows, generator) / len(cut)
         self.model.eval()

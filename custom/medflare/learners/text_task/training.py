@@ -21,6 +21,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 
 from medflare.core.errors import UpdateError
 from medflare.core.seeds import GENERATOR
+from medflare.core.task_progress import report_progress
 from medflare.learners.base import require_finite
 from medflare.learners.client_terms import Watch, no_watch
 from medflare.learners.text_task.data_parallel import share_of, sum_gradients, sum_over_ranks, world_size
@@ -97,6 +98,9 @@ class AfterStep(TrainerCallback):
 
     def on_optimizer_step(self, *unused: Any, **also_unused: Any) -> None:
         self.adapters.after_step()
+
+    def on_step_end(self, arguments: Any, state: Any, *unused: Any, **also_unused: Any) -> None:
+        report_progress("steps", state.global_step, state.max_steps)
 
 
 def train_round(

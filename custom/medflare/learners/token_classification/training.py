@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
+from medflare.core.task_progress import with_progress
 from medflare.learners.base import require_finite
 from medflare.learners.client_terms import Watch, no_watch
 from medflare.learners.optim import adamw, cosine, scale_rates, take_step
@@ -40,7 +41,7 @@ def train_round(
     losses, words = [], 0
     torch.manual_seed(seed)
     tagger.train()
-    for step, batch in enumerate(batches):
+    for step, batch in enumerate(with_progress(batches)):
         scale_rates(optimiser, cosine(step / len(batches), settings.warmup))
         total, count = tagger.loss(batch)
         loss = total / max(count, 1)

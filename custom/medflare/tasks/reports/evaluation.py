@@ -17,6 +17,7 @@ from medflare.core.json_lines import write_lines
 from medflare.core.metrics import MetricNames, Metrics
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
+from medflare.core.task_progress import report_progress
 from medflare.data.images import centre
 from medflare.data.records import SPLITS
 from medflare.data.samples import Samples, open_samples
@@ -37,6 +38,7 @@ from medflare.tasks.scoring import (
     ScoredSite,
     adapter_kind,
     open_on_site,
+    shown_by,
 )
 
 DIAGNOSES = "diagnosis_accuracy"
@@ -97,6 +99,7 @@ def draft(
     size = model.settings.encoder.image_size
     with model.evaluating():
         for start in range(0, len(rows), batch):
+            report_progress("reports drafted", start, len(rows))
             images = centre(samples.images(rows[start : start + batch]), size).to(model.device)
             written, prompted = model.generate(images, decoding)
             texts += written
@@ -262,15 +265,16 @@ def score_result(
     if not rows:
         raise DataError(f"site '{site.name}': no study in the split '{split}': {samples.examples()}.")
     tested = ScoredSite(site.name, role, adapter_kind(adapter), folder, seed)
-    return score_adapter(
-        model,
-        samples,
-        rows,
-        tested,
-        decoding,
-        scorers=scorers,
-        reference_words=options.reference_words,
-    )
+    with shown_by(options.progress):
+        return score_adapter(
+            model,
+            samples,
+            rows,
+            tested,
+            decoding,
+            scorers=scorers,
+            reference_words=options.reference_words,
+        )
 
 
 def write_personalised(learner: Personalised, folder: Path) -> None:
