@@ -71,7 +71,7 @@ def _guard(app: Flask) -> None:
 
 
 def _add_pages(app: Flask, index: RunIndex, gallery: int) -> None:
-    """Add the list of runs, the page of one, what tells that it has changed, and two side by side."""
+    """Add the list of runs, the page of one, its head alone, and two side by side."""
 
     @app.get("/")
     def run_list() -> str:
@@ -89,9 +89,10 @@ def _add_pages(app: Flask, index: RunIndex, gallery: int) -> None:
         html = render(record, predictions, gallery, run.record.name, live=live)
         return Response(html, headers={"Content-Security-Policy": _policy(nonce)})
 
-    @app.get("/runs/<name>/version")
-    def version(name: str) -> dict[str, str]:
-        return {"version": _version(_found(index, name))}
+    @app.get("/runs/<name>/live")
+    def live(name: str) -> dict[str, str]:
+        run, record = _opened(index, name)
+        return {"version": _version(run), "head": render_template("live_state.html", live_state(run, record))}
 
     @app.get("/compare")
     def compare() -> str:
@@ -181,9 +182,11 @@ def _record(run: ServedRun) -> RunRecord | None:
 
 
 def _version(run: ServedRun) -> str:
-    """Return a text that changes when anything changes that a run's page shows."""
-    files = [file for file in (run.record, run.progress) if file is not None and file.is_file()]
-    return ".".join([run.state, *(f"{file.stat().st_mtime_ns}-{file.stat().st_size}" for file in files)])
+    """Return a text that changes when anything changes that a run's page shows below its head."""
+    if run.record is None or not run.record.is_file():
+        return run.state
+    facts = run.record.stat()
+    return f"{run.state}.{facts.st_mtime_ns}-{facts.st_size}"
 
 
 def _listed(run: ServedRun) -> dict[str, Any]:

@@ -3,17 +3,14 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from dataclasses import dataclass, field
 
 from medflare.core.run_record import RunRecord
 from medflare.recipes.progress_view import Board, Follower
+from medflare.recipes.site_tasks import running_tasks
 from medflare.reporting.formatting import duration
 from medflare.serving.run_index import ServedRun
-
-LAST_ROUNDS = 5
-"""Rounds by whose median the time left is estimated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +22,8 @@ class LiveState:
         rounds_done, rounds: done, and planned; 0 where that is not known yet.
         seconds_left: of the rounds that remain; None before a round is done, and at the end.
         quiet: seconds since the last event.
-        sites: site -> the last that was heard of it, and its loss where it told one.
+        sites: site -> what it is doing, where that can be seen, or the last that was heard of it, with its
+            loss where it told one.
     """
 
     state: str
@@ -70,21 +68,17 @@ def live_state(run: ServedRun, record: RunRecord | None, now: float | None = Non
     done = len(record.rounds) if record is not None else 0
     planned = [event["rounds"] for event in events if event["phase"] == "round" and "rounds" in event]
     rounds = int(planned[-1]) if planned else 0
+    tasks = running_tasks(run.workspace, board.rows) if run.workspace and run.state == "running" else {}
+    left = board.seconds_left(now, tasks) if run.state == "running" else None
     return LiveState(
         state=run.state,
         phase=board.title if run.state == "running" else "",
         rounds_done=done,
         rounds=rounds,
-        seconds_left=_seconds_left(record, rounds - done) if run.state == "running" else None,
+        seconds_left=left,
         quiet=max(0.0, now - float(events[-1]["time"])) if events and "time" in events[-1] else None,
-        sites={site: _last_word(row) for site, row in sorted(board.rows.items())},
+        sites={site: str(tasks.get(site) or _last_word(row)) for site, row in sorted(board.rows.items())},
     )
-
-
-def _seconds_left(record: RunRecord | None, rounds: int) -> float | None:
-    if record is None or not record.rounds or rounds <= 0:
-        return None
-    return rounds * statistics.median(entry.seconds for entry in record.rounds[-LAST_ROUNDS:])
 
 
 def _last_word(row: dict[str, object]) -> str:

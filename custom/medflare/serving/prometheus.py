@@ -34,6 +34,7 @@ def exposition(runs: Iterable[Served]) -> bytes:
         client, registry, "seconds_since_progress", "Since the last event of the run", "run", "job"
     )
     running = _gauge(client, registry, "running", "1 while the run goes on", "run", "job")
+    failed = _gauge(client, registry, "failed", "1 for a run that failed", "run", "job")
     epsilon = _gauge(client, registry, "epsilon", "Privacy loss that was spent", "run", "job")
     sent = _gauge(client, registry, "site_sent_bytes", "Bytes of updates a site sent", "run", "job", "site")
     absent = _gauge(client, registry, "site_absent_rounds", "Rounds without a site", "run", "job", "site")
@@ -43,6 +44,7 @@ def exposition(runs: Iterable[Served]) -> bytes:
         done.labels(*labels).set(len(record.rounds))
         planned.labels(*labels).set(state.rounds)
         running.labels(*labels).set(state.running)
+        failed.labels(*labels).set(state.state == "failed")
         if record.rounds:
             seconds.labels(*labels).set(record.rounds[-1].seconds)
         if state.quiet is not None:

@@ -22,6 +22,7 @@ class ServedRun:
         record: its run.json; None before it has one.
         state: what is true of it now, as `medflare runs list` says it.
         started: seconds since the epoch; None where it is not known.
+        workspace: of a simulator, where the sites of the run are too; None at a kit.
     """
 
     name: str
@@ -29,6 +30,7 @@ class ServedRun:
     state: str
     job: str
     started: float | None
+    workspace: Path | None = None
 
     @property
     def progress(self) -> Path | None:
@@ -76,6 +78,7 @@ def _of_workspace(run: StoredRun) -> ServedRun:
         state=run.state,
         job=run.job,
         started=run.started,
+        workspace=run.path,
     )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -24,7 +25,9 @@ from werkzeug.serving import make_server
 
 from command_line import refusal
 from medflare.core.run_record import Estimate, RoundRecord, RunRecord, SiteRecord, Traffic
+from medflare.recipes.workspace_lock import locked
 from medflare.serving.app import create_app
+from medflare.worker.progress_file import TaskProgress, write_progress
 from record_builders import evaluation
 
 
@@ -68,8 +71,10 @@ def runs(tmp_path: Path) -> Path:
     """A run that is done, and one that goes on in its third round of four."""
     record("one").write(tmp_path / "first" / "run.json")
     record("two", "running", loss=3.0, seed=7).write(tmp_path / "<b>second" / "run.json")
+    began = time.time() + 60  # later than any request of these tests: no time has passed in the round
     events = [
-        {"phase": "round", "round": 2, "rounds": 4, "sites": ["north", "south"], "time": time.time()},
+        {"phase": "round done", "round": 1, "seconds": 20.0, "mean": {}, "time": time.time()},
+        {"phase": "round", "round": 2, "rounds": 4, "sites": ["north", "south"], "time": began},
         {"phase": "update", "site": "north", "verdict": "accepted", "loss": 0.5, "time": time.time()},
     ]
     lines = "".join(json.dumps(event) + "\n" for event in events)
@@ -100,6 +105,32 @@ def test_a_run_that_goes_on_says_how_far_it_is_and_reloads_itself(client: FlaskC
     assert f"script-src 'nonce-{nonce[1]}'" in answer.headers["Content-Security-Policy"]
 
 
+def test_its_head_alone_is_shown_anew_with_each_sites_step(client: FlaskClient, runs: Path) -> None:
+    workspace = runs / "steps"
+    record("three", "running").write(workspace / "server" / "simulate_job" / "run.json")
+    worker = workspace / "north" / "simulate_job" / "worker"
+    worker.mkdir(parents=True)
+    (runs / "<b>second" / "progress.jsonl").rename(workspace / "server" / "simulate_job" / "progress.jsonl")
+    write_progress(worker, TaskProgress(task="fit", counted="steps", done=3, total=30))
+    with locked(workspace):
+        page, first = client.get("/runs/steps/").text, client.get("/runs/steps/live").json
+        assert first is not None
+        assert "<li>north <b>step 3 of 30</b></li>" in page
+        assert "<li>north <b>step 3 of 30</b></li>" in first["head"]
+        write_progress(worker, TaskProgress(task="fit", counted="steps", done=4, total=30))
+        second = client.get("/runs/steps/live").json
+        assert second is not None
+        assert "step 4 of 30" in second["head"]
+        assert first["version"] == second["version"]
+
+
+def test_what_the_server_warned_of_is_on_the_page(client: FlaskClient, runs: Path) -> None:
+    warned = record("one")
+    warned.preparation["warnings"] = ["the rate is the <embedded> model's"]
+    warned.write(runs / "first" / "run.json")
+    assert "Warning: the rate is the &lt;embedded&gt; model" in client.get("/runs/first/").text
+
+
 def test_a_run_that_stalled_says_since_when(client: FlaskClient, runs: Path) -> None:
     """The event of the heartbeat, which also starts the operator's `on_stall`."""
     event = {"phase": "stalled", "reason": "no progress for 240 s", "time": time.time()}
@@ -114,11 +145,11 @@ def test_a_run_that_is_done_has_no_script(client: FlaskClient) -> None:
     assert "completed" in answer.text
 
 
-def test_the_version_changes_with_the_record_and_with_events(client: FlaskClient, runs: Path) -> None:
-    before = client.get("/runs/first/version").json
-    assert client.get("/runs/first/version").json == before
+def test_the_version_changes_with_the_record(client: FlaskClient, runs: Path) -> None:
+    before = client.get("/runs/first/live").json
+    assert client.get("/runs/first/live").json == before
     record("one", loss=5.0).write(runs / "first" / "run.json")
-    assert client.get("/runs/first/version").json != before
+    assert client.get("/runs/first/live").json != before
 
 
 def test_numbers_are_files(client: FlaskClient) -> None:
@@ -174,7 +205,7 @@ def test_a_name_from_elsewhere_that_resolves_here_is_not_answered(host: str, cli
 @pytest.mark.parametrize("name", ["..", "%2e%2e", "..%2f..%2fetc", "%2fetc%2fpasswd", "first%2f..%2ffirst"])
 def test_a_name_is_never_a_path(name: str, client: FlaskClient) -> None:
     assert client.get(f"/runs/{name}/").status_code in (308, 404)
-    assert client.get(f"/runs/{name}/version").status_code == 404
+    assert client.get(f"/runs/{name}/live").status_code == 404
 
 
 def test_nothing_can_be_changed(client: FlaskClient) -> None:
@@ -237,7 +268,9 @@ def address(runs: Path) -> Iterator[str]:
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
-@pytest.mark.parametrize("page", ["/", "/runs/first/", "/compare?first=first&second=first"])
+@pytest.mark.parametrize(
+    "page", ["/", "/runs/first/", "/runs/%3Cb%3Esecond/", "/compare?first=first&second=%3Cb%3Esecond"]
+)
 def test_no_page_is_wider_than_the_window(page: str, address: str, tmp_path: Path) -> None:
     command = [str(CHROMIUM), *FLAGS.split(), f"--user-data-dir={tmp_path / 'profile'}"]
     command.append(f"{address}/measure?{urlencode({'page': page})}")
@@ -246,3 +279,9 @@ def test_no_page_is_wider_than_the_window(page: str, address: str, tmp_path: Pat
     assert widths is not None, html[:500]
     for measured, window in zip(widths.groups(), WIDTHS, strict=True):
         assert int(measured) <= window
+    if folder := os.environ.get("MEDFLARE_SCREENSHOTS"):
+        for window in WIDTHS:
+            file = Path(folder) / f"{re.sub(r'[^a-z]+', '-', page.lower()).strip('-') or 'runs'}-{window}.png"
+            view = [*command[:-1], f"--window-size={window},1400", f"--screenshot={file}", f"{address}{page}"]
+            subprocess.run(view, capture_output=True, timeout=120, check=True)
+            assert file.stat().st_size > 0

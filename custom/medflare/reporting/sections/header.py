@@ -40,9 +40,14 @@ def view(record: RunRecord, privacy: str) -> dict[str, Any]:
         "status_text": status,
         "lead": f"{lead}.",
         "run": f"Run {record.run_id} of job {record.job}, started {record.started}, seed {record.seed}.",
-        "notices": [text for text in (reason, *_limits(record), privacy) if text],
+        "notices": [text for text in (reason, *_warnings(record), *_limits(record), privacy) if text],
         "tiles": _tiles(record),
     }
+
+
+def _warnings(record: RunRecord) -> list[str]:
+    """Return what the server warned of before round 1."""
+    return [f"Warning: {reason}" for reason in record.preparation.get("warnings", [])]
 
 
 def _limits(record: RunRecord) -> Iterator[str]:
