@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What other packages add, by entry points, admitted by whoever owns the machine.
+"""Parts of other packages, found by entry points and admitted by whoever owns the machine.
 
 A package offers rules, methods, readers, metrics and protections under the groups `medflare.rules` and so on.
 That it is installed is not enough: its code runs only if the site's policy names the package

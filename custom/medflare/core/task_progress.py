@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far the running task of a learner is. Whoever listens shows it at the site; nothing of it is sent."""
+"""Progress of the running task of a learner, for whoever listens at the site; nothing of it is sent."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def answer(session: WorkerSession, message: dict[str, Any]) -> dict[str, Any]:
 
 
 class ProgressSender:
-    """Tells the executor how far a task is, at most twice a second."""
+    """Sends the executor the progress of a task, at most twice a second."""
 
     def __init__(self, channel: socket.socket, number: int) -> None:
         self._channel, self._number, self._last = channel, number, 0.0

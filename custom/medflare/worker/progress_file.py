@@ -15,7 +15,7 @@ NAME = "progress.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskProgress:
-    """How far a task is.
+    """Progress of a task.
 
     Attributes:
         task: its name in the protocol, `fit` for instance.
