@@ -39,14 +39,19 @@ help:
 	@echo "make embedded-notes     makes the embedded notes decoder again (half an hour)"
 
 # --no-compile: pip would compile 22,000 files one after the other (40 s); Python compiles the imported ones.
-$(VENV)/.installed: setup.cfg pyproject.toml
+$(VENV)/.runtime: setup.cfg pyproject.toml
 	@test -n "$(PYTHON)" || { echo "medflare needs Python 3.11 or 3.12 on PATH; none was found."; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --no-compile -e .
+	@touch $@
+
+# What the tests and the documentation need too.
+$(VENV)/.installed: $(VENV)/.runtime
 	$(BIN)/python -m pip install --quiet --no-compile -e '.[dev]'
 	@touch $@
 
-demo: $(VENV)/.installed
+demo: $(VENV)/.runtime
 	$(BIN)/medflare cohort make runs/demo/cohorts
 	$(BIN)/medflare run jobs/fedmrg --site-file runs/demo/cohorts/site.yaml --unseen hospital-4 \
 	  --workspace runs/demo/fedmrg --overwrite

@@ -111,7 +111,8 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     shutil.copytree(REPOSITORY / "provisioning", tmp_path / "centre" / "provisioning")
     (tmp_path / "venv").mkdir()
     (tmp_path / "venv" / "bin").symlink_to(Path(sys.executable).parent)
-    (tmp_path / "venv" / ".installed").touch()
+    for name in (".runtime", ".installed"):
+        (tmp_path / "venv" / name).touch()
     yield Desk(tmp_path)
     for process in Desk(tmp_path).processes():
         with contextlib.suppress(psutil.Error):

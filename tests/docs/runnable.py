@@ -123,7 +123,8 @@ def _environment(folder: Path) -> dict[str, str]:
     path = (str(programs), str(Path(sys.executable).parent), *_folders_without_java(folder.parent / "bin"))
     return os.environ | {
         "PATH": os.pathsep.join(path),
-        "PYTHONPATH": str(package),
+        # Packages that a page installs go into `packages`, and not into the environment of the tests.
+        "PYTHONPATH": os.pathsep.join((str(package), str(folder / "packages"))),
         "COLUMNS": "120",
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -12,8 +13,8 @@ from runnable import DOCS, ROOT, execute_page, marked_blocks
 from gguf_builder import write_gguf
 
 TUTORIALS = sorted((DOCS / "tutorials").glob("*.md"))
-ADDS_CODE = {"first-rule"}
-"""Tutorials that change the package: they get a copy of it."""
+ADDS_CODE = {"first-rule", "first-learner"}
+"""Tutorials of code: the one of a rule changes the package and gets a copy of it."""
 
 
 @pytest.fixture
@@ -33,6 +34,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_a_tutorial_runs(page: Path, folder: Path) -> None:
     assert execute_page(page, folder)
+
+
+@pytest.mark.timeout(900)
+def test_the_learner_of_the_tutorial_trains(folder: Path) -> None:
+    printed = execute_page(DOCS / "tutorials" / "first-learner.md", folder)
+    assert "smoothed_transformer" in printed
+    first, second = (
+        sum(map(float, re.findall(r"': ([\d.]+)", line)))
+        for line in printed.splitlines()
+        if line.startswith("round ")
+    )
+    assert 0 < second < first
 
 
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)

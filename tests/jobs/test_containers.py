@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -75,6 +76,39 @@ def test_only_the_package_reaches_the_image() -> None:
     assert ignored[0] == "*"
     assert {"!custom", "!setup.cfg", "!pyproject.toml", "!README.md", "!LICENSE"} < set(ignored)
     assert not {"ADD", "EXPOSE"} & {name for name, _ in STEPS}
+
+
+def engine() -> str | None:
+    """A program that builds and runs images here; None where none does, as without its service."""
+    for program in ("docker", "podman"):
+        if shutil.which(program) and subprocess.run([program, "info"], capture_output=True).returncode == 0:
+            return program
+    return None
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_the_image_is_built_and_runs_without_privileges() -> None:
+    """Needs an engine and a package index; all packages are installed into the image."""
+    program = engine()
+    if program is None:
+        pytest.skip("no container engine answers on this machine")
+    image = f"medflare-test:{__version__}"
+    build = ["build", "-f", str(FOLDER / "docker/Dockerfile"), "-t", image, str(REPOSITORY)]
+    subprocess.run([program, *build], check=True)
+    confined = ["run", "--rm", "--read-only", "--cap-drop=ALL", "--network=none", "--tmpfs=/tmp"]
+    try:
+        for command, expected in (
+            (["medflare", "--version"], __version__),
+            (["id", "-u"], "10001"),
+            (["medflare", "methods"], "fedmrg"),
+        ):
+            run = [program, *confined, f"--entrypoint={command[0]}", image, *command[1:]]
+            done = subprocess.run(run, capture_output=True, text=True, timeout=600)
+            assert done.returncode == 0, done.stderr
+            assert expected in done.stdout
+    finally:
+        subprocess.run([program, "rmi", "--force", image], capture_output=True)
 
 
 # ---- compose -------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ def methods(
 
 @plain_errors
 def plugins(as_json: bool = JSON_OPTION) -> None:
-    """Lists rules, methods and readers of other packages, and whether they are admitted on this machine.
+    """Lists what other packages offer (rules, methods, readers, metrics, protections), and what is admitted.
 
     A package is admitted by `policy: plugins` in site.yaml, or by MEDFLARE_PLUGINS at a server or for a
     command.

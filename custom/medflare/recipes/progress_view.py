@@ -74,7 +74,7 @@ def live(
     board = Board(began=time.time())
 
     def drawn() -> Any:
-        return board.table(time.time(), running_tasks(workspace, list(board.rows)) if workspace else {})
+        return board.drawn(time.time(), running_tasks(workspace, list(board.rows)) if workspace else {})
 
     # Given twice: the first is drawn at once, the function four times a second from then on.
     return Live(drawn(), get_renderable=drawn, console=console, refresh_per_second=4), board.take

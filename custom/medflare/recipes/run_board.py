@@ -7,7 +7,9 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
+from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from medflare.reporting.formatting import duration
 from medflare.worker.progress_file import TaskProgress
@@ -106,17 +108,15 @@ class Board:
             words.append(f"about {duration(left)} of training left")
         return " · ".join(words)
 
-    def table(self, now: float, tasks: Mapping[str, TaskProgress] | None = None) -> Table:
-        """Return the board as rich draws it.
+    def drawn(self, now: float, tasks: Mapping[str, TaskProgress] | None = None) -> Group:
+        """Return the board as rich draws it: the headline, a row for each site, and the last note.
 
         Args:
             now: seconds since the epoch.
             tasks: site -> what it is doing, in place of what it did last.
         """
         tasks = tasks or {}
-        table = Table(
-            title=self.headline(now, tasks), caption=self.note, title_justify="left", caption_justify="left"
-        )
+        table = Table()
         for name in ("site", "state", "loss", "seconds", "sent"):
             table.add_column(name)
         for site, row in sorted(dict(self.rows).items()):  # events come from another thread
@@ -128,7 +128,10 @@ class Board:
                 "" if seconds is None else f"{seconds:.1f}",
                 human_bytes(row["bytes"]),
             )
-        return table
+        parts: list[RenderableType] = [Text(self.headline(now, tasks), style="bold")]
+        parts += [table] if self.rows else []
+        parts += [Text(self.note, style="italic")] if self.note else []
+        return Group(*parts)
 
 
 def human_bytes(count: int) -> str:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rule and a reader for medflare."""
+"""A rule, a reader, a metric and a protection for medflare."""
