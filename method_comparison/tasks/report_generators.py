@@ -63,7 +63,7 @@ class ReportGenerators(ComparisonTask[GeneratorComparison, GeneratorMethod]):
 
     name = "report_generators"
     settings, method_settings = GeneratorComparison, GeneratorMethod
-    partitions = ("synthetic", "benchmark")
+    partitions: ClassVar[Sequence[str]] = ("synthetic", "benchmark")
     columns: ClassVar[Mapping[str, Column]] = {
         "bleu_1": Column(title="BLEU-1"),
         "bleu_2": Column(title="BLEU-2"),

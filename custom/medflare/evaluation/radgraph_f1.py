@@ -25,7 +25,9 @@ def graph_facts(graph: Entities) -> tuple[set[Hashable], set[Hashable], set[Hash
     complete: set[Hashable] = set()
     for one in graph:
         entity = (one.words.lower(), one.label)
-        ends = [(*entity, label, graph[place].words.lower()) for label, place in one.relations]
+        ends: list[Hashable] = [
+            (*entity, label, graph[place].words.lower()) for label, place in one.relations
+        ]
         complete |= set(ends or [entity])
     return simple, partial, complete
 

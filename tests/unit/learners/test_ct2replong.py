@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,10 +14,12 @@ import pytest
 import torch
 from fedtar_sites import change_rows, site, write_visits
 from method_sites import SETTINGS, Make
+from safetensors.torch import save_file
 
 from medflare.core.plan import RoundPlan
 from medflare.learners.ct2replong.learner import PAPER, build
 from medflare.learners.ct2replong.settings import METHOD
+from medflare.learners.visit_results import open_result
 from medflare.models.generators.ct2replong import CT2RepLong
 from medflare.models.generators.volume_encoder import VolumeEncoder, VolumeSettings, fit_depth
 from medflare.models.generators.writing import parameter_counts
@@ -115,3 +119,19 @@ def test_ct_volumes_of_nifti_files_are_trained_on(tmp_path: Any) -> None:
     assert volumes.current.shape == (1, 4, 16, 16)
     assert 0 < float(volumes.current.mean()) < 1
     assert learner.fit(RoundPlan(round=0, rounds=1, steps=1)).metrics["loss"] > 0
+
+
+def test_a_result_folder_is_tested_on_visits_as_the_learner_was(
+    make_learner: Make, method_visits: Path, tmp_path: Path
+) -> None:
+    trained: Any = make_learner("ct2replong")
+    result = tmp_path / "result"
+    result.mkdir()
+    save_file(
+        {n: t.detach().contiguous() for n, t in trained.live().items()}, result / "ct2replong.safetensors"
+    )
+    (result / "ct2replong.json").write_text(json.dumps(trained.describe().export))
+    opened: Any = open_result(result, site(method_visits / "site-2", None, "site-2"))
+    rows = opened.split_rows("test")[:3]
+    assert opened.draft(rows) == make_learner("ct2replong", "site-2").draft(rows)
+    assert opened.samples.visits[rows[0]].study.patient_id != trained.samples.visits[0].study.patient_id

@@ -15,6 +15,7 @@ from medflare.learners.ct2replong.settings import METHOD, CT2RepLongSettings
 from medflare.models.backbone import device_of
 from medflare.models.generators.ct2replong import CT2RepLong
 from medflare.models.generators.folder import open_writer
+from medflare.models.generators.settings import WordSearchSettings
 from medflare.models.result_files import read_json
 
 
@@ -34,7 +35,7 @@ def open_result(
     facts = read_json(folder / METHOD.result_file)
     settings = CT2RepLongSettings(
         model=model.settings,
-        decoding=decoding,
+        decoding=WordSearchSettings.model_validate(decoding.model_dump()),
         visits=facts["visits"],
         former=facts["former"],
         max_former_tokens=facts["max_former_tokens"],

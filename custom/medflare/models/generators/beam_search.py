@@ -39,7 +39,7 @@ class Searched(PreTrainedModel, GenerationMixin):
     def can_generate(cls) -> bool:
         return True
 
-    def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
+    def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: Any) -> dict[str, Any]:
         return {"decoder_input_ids": input_ids, "encoder_outputs": kwargs["encoder_outputs"]}
 
     def forward(

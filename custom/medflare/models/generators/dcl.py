@@ -145,7 +145,6 @@ class DCL(VocabularyWriter):
         return logits
 
     def report_loss(self, images: Tensor, reports: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean negative log-likelihood per report token; as `ReportWriter.report_loss`."""
         with autocast(self.precision, str(self.device)):
             return word_loss(self.logits(self.encode(images), self.after_begin(reports)), targets)
 

@@ -95,6 +95,16 @@ class VocabularyWriter(EvaluatedModule):
     def logits(self, image: Tensor, ids: Tensor) -> Tensor:
         """Return the logits of the word after each word, (B, T, vocabulary)."""
 
+    @abstractmethod
+    def report_loss(self, images: Tensor, reports: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean negative log-likelihood per report token.
+
+        Args:
+            images: (B, 1, H, W) in [0, 1].
+            reports: (B, T) ids that end in EOS, padded with anything.
+            targets: the same, IGNORED where padded.
+        """
+
     # ---- facts -------------------------------------------------------------------------------------------
 
     @property
@@ -210,13 +220,6 @@ class ReportWriter(VocabularyWriter):
         return word_loss(self.transformer.out(hidden), targets)
 
     def report_loss(self, images: Tensor, reports: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean negative log-likelihood per report token.
-
-        Args:
-            images: (B, 1, H, W) in [0, 1].
-            reports: (B, T) ids that end in EOS, padded with anything.
-            targets: the same, IGNORED where padded.
-        """
         with autocast(self.precision, str(self.device)):
             return self.word_loss(self.hidden(self.encode(images), reports), targets)
 
