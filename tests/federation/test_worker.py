@@ -18,6 +18,7 @@ from medflare.core.errors import ConfigError, DataError, RunError
 from medflare.core.plan import RoundPlan
 from medflare.core.update import Update
 from medflare.egress.failures import FailureCode, TaskError, failure_of
+from medflare.wire import files as wire_files
 from medflare.wire.files import load_tensors, save_tensors
 from medflare.wire.plan_codec import plan_to_json
 from medflare.wire.task_messages import TaskRequest
@@ -240,3 +241,14 @@ def test_a_round_whose_state_cannot_be_written_is_not_half_done(
             session.run_task(fit(1))
     assert torch.equal(session.learner.bias, good)
     assert session.learner.fits == 1
+
+
+def test_tensors_that_share_memory_are_saved_apart_and_no_other_is_copied(tmp_path: Path) -> None:
+    whole = torch.arange(6.0)
+    given = {"whole": whole, "same": whole, "part": whole[2:4], "turned": whole.view(2, 3).T}
+    save_tensors(tmp_path / "file.safetensors", given)
+    loaded, _ = load_tensors(tmp_path / "file.safetensors")
+    assert all(torch.equal(value, loaded[name]) for name, value in given.items())
+    apart = wire_files._apart(given)
+    assert apart["whole"].data_ptr() == whole.data_ptr()
+    assert len({value.untyped_storage().data_ptr() for value in apart.values()}) == len(given)

@@ -19,11 +19,6 @@ from torch import Tensor
 
 from medflare.models.padding import pad_rows
 
-ATTENTION = "medflare_packed"
-"""Name of the attention in transformers' registries. Without a `packed` batch it is PyTorch's own."""
-ARCHITECTURES = ("llama", "qwen2")
-"""Models whose attention goes through transformers' registry, sees all earlier tokens and drops none."""
-
 
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
@@ -88,22 +83,6 @@ def pack(rows: Sequence[Sequence[int]], starts: Sequence[int], device: torch.dev
     )
 
 
-def use_packed_attention(model: Any) -> bool:
-    """Let a decoder accept `packed` batches, and return whether it does; otherwise it is left as it was."""
-    config = model.config
-    if config.model_type not in ARCHITECTURES or config._attn_implementation not in ("sdpa", ATTENTION):
-        return False
-    if config.to_dict().get("use_sliding_window") or config.to_dict().get("attention_dropout"):
-        return False
-    from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
-    from transformers.modeling_utils import AttentionInterface
-
-    AttentionInterface.register(ATTENTION, _attention)
-    AttentionMaskInterface.register(ATTENTION, sdpa_mask)
-    model.set_attn_implementation(ATTENTION)
-    return True
-
-
 def hidden_states(decoder: Any, packed: PackedBatch) -> Tensor:
     """Return a decoder's last hidden states of all nodes, (M, H)."""
     # A mask of four dimensions is taken as it is, so that none of (M, M) is made.
@@ -119,28 +98,15 @@ def hidden_states(decoder: Any, packed: PackedBatch) -> Tensor:
     return states
 
 
-def _attention(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    packed: PackedBatch | None = None,
-    scaling: float | None = None,
-    **options: Any,
-) -> tuple[Tensor, None]:
+def packed_attention(
+    query: Tensor, key: Tensor, value: Tensor, packed: PackedBatch, scaling: float | None = None
+) -> Tensor:
     """Return attention along the rows of a packed batch, (1, M, heads, D).
 
     Args:
         query: (1, heads, M, D); key, value: (1, groups, M, D).
+        scaling: of the products; None for 1/√D.
     """
-    if packed is None:
-        from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
-        out: tuple[Tensor, None] = sdpa_attention_forward(
-            module, query, key, value, attention_mask, scaling=scaling, **options
-        )
-        return out
     queries = query[0].transpose(0, 1)[packed.queries].transpose(1, 2)  # (N, heads, Q, D)
     keys = key[0].transpose(0, 1)[packed.paths].transpose(1, 2)  # (N, groups, T, D)
     values = value[0].transpose(0, 1)[packed.paths].transpose(1, 2)  # (N, groups, T, D)
@@ -153,7 +119,7 @@ def _attention(
             queries, keys, values, attn_mask=mask, scale=scale, enable_gqa=True
         )
     rows = mixed.transpose(1, 2).flatten(0, 1)  # (N·Q, heads, D)
-    return rows[packed.kept][None], None
+    return rows[packed.kept][None]
 
 
 def _plain_attention(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor, scale: float) -> Tensor:

@@ -97,6 +97,9 @@ class Decoded:
     logits: Tensor
     hidden: Tensor
 
+    def detach(self) -> Decoded:
+        return Decoded(self.logits.detach(), self.hidden.detach())
+
 
 class ReportGenerator(EvaluatedModule):
     """Image encoder, projection, diagnosis head and a frozen decoder with adapters.

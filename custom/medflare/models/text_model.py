@@ -17,10 +17,11 @@ from torch import Tensor
 
 from medflare.models.adapters.base import AdapterSettings
 from medflare.models.adapters.registry import attach
+from medflare.models.attention import use_attention
 from medflare.models.backbone import Backbone, autocast
 from medflare.models.evaluation_mode import evaluation_mode
 from medflare.models.greedy_decoding import Guide, write_greedily
-from medflare.models.packed_batch import hidden_states, pack, use_packed_attention
+from medflare.models.packed_batch import hidden_states, pack
 from medflare.models.padding import IGNORED, batches_by_length, pad_rows
 from medflare.models.report_generator import scaled_logits
 from medflare.models.text_backbone import TextBackbone
@@ -59,7 +60,7 @@ class TextModel(TextBackbone):
         super().__init__(backbone)
         # virtual tokens and dropout are of a row, and cannot be shared
         alone = self.adapters.positions or self.adapters.dropout
-        self.packs = not alone and use_packed_attention(backbone.model)
+        self.packs = use_attention(backbone.model) and not alone
 
     @property
     def context(self) -> int:

@@ -205,7 +205,7 @@ def _launch(
     ):
         folder = Path(holder) / job.title
         _say(on_event, "starting", f"FLARE's simulator with {plural(len(sites), 'site')}")
-        launch(folder, workspace, sites, on_event=take, timeout=timeout, discard=begins)
+        launch(folder, workspace, sites, on_event=take, timeout=timeout, discard=begins, method=job.method)
     return judge(workspace)
 
 

@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,12 +21,14 @@ from typing import Any
 from medflare.core.errors import RunError
 from medflare.core.stop_signals import StopSignal
 from medflare.recipes.progress_view import Follower
+from medflare.worker import fork_server
 
 SERVER_FOLDER = Path("server/simulate_job")
 """Folder of the server's run below the simulator's workspace; a site's is `<site>/simulate_job`."""
 STARTS = 3
 """Most starts of a simulator that loses clients before anything happens."""
 GUARD = (sys.executable, "-P", "-m", "medflare.recipes.process_guard")
+FORK_SERVER = (sys.executable, "-P", "-m", "medflare.worker.fork_server")
 _LOST = re.compile(r"Communication error with client (\S+):")
 _UNREACHED = "Failed to create connection to the child process"
 
@@ -38,6 +41,7 @@ def launch(
     on_event: Callable[[dict[str, Any]], None] | None = None,
     timeout: float | None = None,
     discard: Path | None = None,
+    method: str | None = None,
 ) -> None:
     """Start `nvflare simulator` with a thread for every client and wait for it to end.
 
@@ -51,6 +55,7 @@ def launch(
         timeout: seconds.
         discard: states of a start that came to nothing, which the next one must not find; None where the run
             goes on with an earlier one.
+        method: whose workers are forked from one process; None starts each as a program.
 
     Raises:
         RunError: it takes more than `timeout` seconds, or loses clients in each of STARTS starts.
@@ -59,7 +64,7 @@ def launch(
     for start in range(1, STARTS + 1):
         if discard is not None:
             shutil.rmtree(discard, ignore_errors=True)
-        lost = _run_once(job_folder, workspace, sites, threads, on_event, timeout)
+        lost = _run_once(job_folder, workspace, sites, threads, on_event, timeout, method)
         if not lost:
             return
         if start == STARTS:
@@ -76,13 +81,14 @@ def _run_once(
     threads: int | None,
     on_event: Callable[[dict[str, Any]], None] | None,
     timeout: float | None,
+    method: str | None,
 ) -> list[str]:
     """Start it once and wait; return the clients that were lost before anything happened, then at once."""
     shutil.rmtree(workspace / "server", ignore_errors=True)
     follower = Follower(workspace / SERVER_FOLDER / "progress.jsonl")
     until, started = time.monotonic() + timeout if timeout else None, False
     command = simulator_command(job_folder, workspace, sites, threads or len(sites))
-    with _guarded(command, log_path(workspace)) as process:
+    with _forking(command, method) as forking, _guarded(forking, log_path(workspace)) as process:
         while process.poll() is None:
             started = _forward_events(follower, on_event) or started
             if not started and (lost := lost_clients(log_path(workspace))):
@@ -100,6 +106,16 @@ def simulator_command(job_folder: Path, workspace: Path, sites: Sequence[str], t
     """Return the command that runs a job folder in FLARE's simulator."""
     command = [sys.executable, "-m", "nvflare.cli", "simulator", str(job_folder), "-w", str(workspace)]
     return [*command, "-c", ",".join(sites), "-t", str(threads)]
+
+
+@contextmanager
+def _forking(command: Sequence[str], method: str | None) -> Iterator[Sequence[str]]:
+    """Yield the command under a fork server of the method's workers, or alone where there can be none."""
+    if method is None or not fork_server.usable():
+        yield command
+        return
+    with tempfile.TemporaryDirectory(prefix="medflare-") as folder:  # a socket's path must be short
+        yield [*FORK_SERVER, str(Path(folder) / "workers"), method, *command]
 
 
 @contextmanager

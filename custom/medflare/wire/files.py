@@ -49,7 +49,7 @@ def save_tensors(
     Raises:
         DiskFullError: there is no space; the file that stood there still stands.
     """
-    plain = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
+    plain = _apart(tensors)
     text = json.dumps(dict(values or {}))
     metadata = {"values": text} | ({"sha256": _digest(plain, text)} if durable else {})
     with scratch_file(path) as scratch:
@@ -62,6 +62,19 @@ def save_tensors(
             replace_durably(scratch, path)
         else:
             os.replace(scratch, path)
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> State:
+    """Return contiguous tensors on the CPU, no two of which share memory; copied only where they would."""
+    plain, storages = State(), set[int]()
+    for name, value in tensors.items():
+        value = value.detach().cpu().contiguous()
+        storage = value.untyped_storage()
+        if storage.nbytes() != value.nbytes or storage.data_ptr() in storages:
+            value = value.clone()
+        storages.add(storage.data_ptr())
+        plain[name] = value
+    return plain
 
 
 def load_tensors(path: Path) -> tuple[State, dict[str, Any]]:

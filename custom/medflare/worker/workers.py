@@ -19,10 +19,10 @@ import threading
 import time
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from medflare.egress.failures import OUT_OF_MEMORY, SEE_LOG, Failure, FailureCode, TaskError, failure_of
 from medflare.learners.registry import build_learner
@@ -30,6 +30,7 @@ from medflare.wire.files import load_tensors, save_tensors
 from medflare.wire.memory import oom_kills
 from medflare.wire.task_messages import TaskRequest, TaskResult
 from medflare.worker.config import WorkerConfig
+from medflare.worker.fork_server import ForkedProcess, fork_worker
 from medflare.worker.progress_file import TaskProgress, forget_progress, write_progress
 from medflare.worker.session import Builder, WorkerSession
 
@@ -71,7 +72,7 @@ class ProcessWorker(Worker):
         self, config: WorkerConfig, scratch: Path, threads: int = 1, command: Sequence[str] = MAIN
     ) -> None:
         self.config, self.scratch, self.threads, self.command = config, scratch, threads, tuple(command)
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | ForkedProcess | None = None
         self._channel: socket.socket | None = None
         self._buffer = b""
         self._number = self._oom_kills = 0
@@ -84,17 +85,23 @@ class ProcessWorker(Worker):
         settings = {"OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false"}
         env = {**os.environ, **settings, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
         with child_end, (self.scratch / "worker.log").open("ab") as log:
-            # A session of its own, so that close() ends whatever the learner has started.
-            self.process = subprocess.Popen(
-                [*self.command, str(child_end.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=(child_end.fileno(),),
-                env=env,
-                start_new_session=True,
-            )
+            forked = fork_worker(child_end, log.fileno(), env) if self.command == MAIN else None
+            self.process = forked or self._start_program(child_end, log, env)
         self._buffer = b""
+
+    def _start_program(
+        self, child_end: socket.socket, log: IO[bytes], env: Mapping[str, str]
+    ) -> subprocess.Popen[bytes]:
+        """Start the worker as a program, in a session of its own, so that close() ends all that it starts."""
+        return subprocess.Popen(
+            [*self.command, str(child_end.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=(child_end.fileno(),),
+            env=env,
+            start_new_session=True,
+        )
 
     def run_task(self, request: TaskRequest, deadline: float, aborted: Callable[[], bool]) -> TaskResult:
         if self.process is None or self.process.poll() is not None:
@@ -185,7 +192,7 @@ class ProcessWorker(Worker):
             process.wait()
 
 
-def _exit_of(process: subprocess.Popen[bytes]) -> str:
+def _exit_of(process: subprocess.Popen[bytes] | ForkedProcess) -> str:
     """Return how a process ended: `exit code 1` or `SIGKILL`."""
     try:
         code = process.wait(5)

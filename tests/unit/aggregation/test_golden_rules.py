@@ -60,9 +60,9 @@ def test_vector_4_weights_of_l_fedavg(loss_weight: str, expected: tuple[float, .
 def test_a_broken_loss_counts_as_the_median_of_the_others(loss_weight: str, broken: float | None) -> None:
     given = {} if broken is None else {"val_loss": broken}
     rule, plain = (make_rule("l_fedavg", {"loss_weight": loss_weight}) for _ in range(2))
-    others = [scalar(1.0, 10, val_loss=0.5), scalar(2.0, 20, val_loss=1.0), scalar(5.0, 30, val_loss=4.0)]
+    others = [scalar(1.0, 10, val_loss=0.5), scalar(2.0, 20, val_loss=0.8), scalar(5.0, 30, val_loss=4.0)]
     result = run(rule, *others, scalar(9.0, 40, **given))
-    assert result == pytest.approx(run(plain, *others, scalar(9.0, 40, val_loss=1.0)))
+    assert result == pytest.approx(run(plain, *others, scalar(9.0, 40, val_loss=0.8)))
     assert rule.report()["replaced"] == ["s3"]
 
 
@@ -92,13 +92,15 @@ def test_a_loss_that_nobody_measures_is_refused_before_training() -> None:
 
 
 def test_without_any_loss_omega_mixes_data_and_uniform() -> None:
-    result = run(make_rule("l_fedavg", {"omega": 0.5}), scalar(0.0, 10), scalar(1.0, 30))
-    assert result == pytest.approx(0.5 * 0.75 + 0.5 * 0.5)
+    sites = scalar(0.0, 10), scalar(1.0, 30)
+    assert run(make_rule("l_fedavg", {"omega": 0.5}), *sites) == pytest.approx(0.5 * 0.75 + 0.5 * 0.5)
+    raw = run(make_rule("l_fedavg", {"omega": 0.5, "loss_weight": "raw"}), *sites)
+    assert raw == pytest.approx((0.5 * 0.75 + 0.5 * 1) / (0.5 + 0.5 * 2)), "each loss counts as 1"
 
 
 def test_a_loss_of_zero_counts_as_the_floor() -> None:
     rule = make_rule("l_fedavg", {"omega": 0.0})
-    assert run(rule, scalar(0.0, val_loss=0.0), scalar(1.0, val_loss=1e-3)) == pytest.approx(0.5)
+    assert run(rule, scalar(0.0, val_loss=0.0), scalar(1.0, val_loss=2e-3)) == pytest.approx(1 / 3)
 
 
 # ---- Krum and its relatives --------------------------------------------------------------------------------

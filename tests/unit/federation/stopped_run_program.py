@@ -19,4 +19,5 @@ if __name__ == "__main__":
         str(workspace),
         how,
     ]
+    simulator_process.fork_server.usable = lambda: False  # the stand-in has no workers
     main()

@@ -68,6 +68,11 @@ class FedMRGSettings(MethodSettings):
     reuse_teacher: bool = Field(
         True, description="step 1's student output teaches step 2, as FedDAT's code does"
     )
+    share_forward: bool = Field(
+        False,
+        description="MRG-21: one forward pass of the specialised adapter teaches step 1 and learns in "
+        "step 2; needs encoder_update 'first'",
+    )
 
     dp: PrivacySettings | None = Field(
         default=None,
@@ -113,6 +118,19 @@ class FedMRGSettings(MethodSettings):
         if self.model.prompts and not self.classification:
             raise ValueError(
                 "model.prompts needs classification: an untrained head would prompt at test time"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _what_a_shared_pass_needs(self) -> FedMRGSettings:
+        needed = {
+            "dual true": self.dual,
+            "distil_to_generic true": self.distil_to_generic,
+            "encoder_update 'first'": self.encoder_update == "first",
+        }
+        if self.share_forward and (missing := [name for name, holds in needed.items() if not holds]):
+            raise ValueError(
+                f"share_forward needs {' and '.join(missing)}; otherwise there is no pass to share"
             )
         return self
 

@@ -111,29 +111,41 @@ class DualAdapterTraining:
         encoded = self.model.encode(batch.views)  # (N or 2N, S, C), (N or 2N, C)
         features, image = self.image_loss(encoded, batch.codes)
         prompts = self.prompt_codes(features, batch.codes, generator)
-        generic = self._generic_step(batch, features, prompts, image)
+        shared = self._shared_pass(batch, features, prompts) if self.settings.share_forward else None
+        generic = self._generic_step(batch, features, prompts, image, shared)
         terms = image.terms | generic.terms("loss", "loss_kd_generic")
         features = features.detach()
         if self.local_optimiser is not None:
-            specialised = self._specialised_step(batch, encoded, features, prompts, generic.outputs)
+            specialised = self._specialised_step(batch, encoded, features, prompts, generic.outputs, shared)
             terms |= specialised.terms("loss_specialised", "loss_kd_specialised")
         # The queue keeps what step 1 saw: step 2 may have encoded the images again with other weights.
         self.bank.remember(F.normalize(features.pooled, dim=1))
         return terms
 
+    def _shared_pass(self, batch: Batch, features: VisualFeatures, prompts: Tensor) -> Decoded:
+        """Return A_s's outputs with its gradient: step 1's teacher and step 2's student in one (MRG-21)."""
+        return self._student(batch, features.detach(), prompts, self.specialised, SPECIALISED)
+
     def _generic_step(
-        self, batch: Batch, features: VisualFeatures, prompts: Tensor, image: ImageLoss
+        self,
+        batch: Batch,
+        features: VisualFeatures,
+        prompts: Tensor,
+        image: ImageLoss,
+        shared: Decoded | None,
     ) -> AdapterLoss:
         """Step 1: A_s teaches A_g (l2g), and everything shared learns. The outputs returned are detached."""
         s, teacher = self.settings, None
-        if s.dual and s.distil_to_generic:
+        if shared is not None:
+            teacher = shared.detach()
+        elif s.dual and s.distil_to_generic:
             teacher = self._teach(self.specialised, batch, features, prompts)
-        generic = self.adapter_loss(batch, features, prompts, self.generic, GENERIC, teacher)
+        student = self._student(batch, features, prompts, self.generic, GENERIC)
+        generic = self._adapter_loss(student, teacher, batch.targets)
         loss = image.loss + generic.loss
         # Only communicated adapters have a penalty (AdaLoRA's orthogonality); step 2 trains none of them.
         self._step(loss + self.model.adapters.penalty(), self.shared_optimiser)
-        outputs = generic.outputs
-        generic.outputs = Decoded(outputs.logits.detach(), outputs.hidden.detach())
+        generic.outputs = student.detach()
         return generic
 
     def _specialised_step(
@@ -143,6 +155,7 @@ class DualAdapterTraining:
         features: VisualFeatures,
         prompts: Tensor,
         first: Decoded,
+        shared: Decoded | None,
     ) -> AdapterLoss:
         """Step 2: A_g teaches A_s (g2l).
 
@@ -152,6 +165,7 @@ class DualAdapterTraining:
         Args:
             features: of step 1, detached.
             first: A_g's outputs of step 1, detached.
+            shared: A_s's outputs of step 1 with their gradient; None where step 2 computes them anew.
         """
         assert self.local_optimiser is not None
         image_loss = torch.zeros((), device=self.model.device)
@@ -167,35 +181,43 @@ class DualAdapterTraining:
             # FedDAT's code teaches with what step 1 computed; the equations read the weights after step 1.
             reuse = self.settings.reuse_teacher
             teacher = first if reuse else self._teach(self.generic, batch, features, prompts)
-        specialised = self.adapter_loss(batch, features, prompts, self.specialised, SPECIALISED, teacher)
+        if shared is None:
+            student = self._student(batch, features, prompts, self.specialised, SPECIALISED)
+        else:
+            student = shared
+            # step 1 has let A_g alone learn: without this no gradient would reach A_s
+            names, scales = self.specialised.names, self.specialised.scales
+            self.model.adapters.use(names, train=(SPECIALISED,), scales=scales)
+        specialised = self._adapter_loss(student, teacher, batch.targets)
         self._step(image_loss + specialised.loss, *optimisers)
         return specialised
 
-    def adapter_loss(
-        self,
-        batch: Batch,
-        features: VisualFeatures,
-        prompts: Tensor,
-        active: Active,
-        train: str,
-        teacher: Decoded | None,
-    ) -> AdapterLoss:
-        """Return L_LM + λ_kd L_kd of the adapters in `active`, of which `train` learns.
+    def _student(
+        self, batch: Batch, features: VisualFeatures, prompts: Tensor, active: Active, train: str
+    ) -> Decoded:
+        """Return the outputs of the adapters in `active`, of which `train` learns, for the batch's reports.
 
         Args:
             prompts: (N, 14) codes that prompt the decoder.
-            teacher: outputs of the other adapter for the same reports; None for no distillation.
         """
         self.model.adapters.use(active.names, train=(train,), scales=active.scales)
         prefix = self.model.prefix(features, prompts)  # (N, P, hidden)
-        student = self.model.decode(prefix, batch.reports)  # logits (N, T, vocabulary), hidden (N, T, h)
-        loss = losses.language(student, batch.targets)
+        if train == SPECIALISED and self.settings.encoder_update == "first":
+            prefix = prefix.detach()  # A_s alone moves
+        return self.model.decode(prefix, batch.reports)  # logits (N, T, vocabulary), hidden (N, T, h)
+
+    def _adapter_loss(self, student: Decoded, teacher: Decoded | None, targets: Tensor) -> AdapterLoss:
+        """Return L_LM + λ_kd L_kd.
+
+        Args:
+            teacher: outputs of the other adapter for the same reports; None for no distillation.
+            targets: (N, T).
+        """
+        loss = losses.language(student, targets)
         language, distillation = loss.item(), None
         if teacher is not None:
             s = self.settings
-            kd = losses.distillation(
-                student, teacher, batch.targets, s.kd_temperature, s.kl_direction, s.kd_cosine
-            )
+            kd = losses.distillation(student, teacher, targets, s.kd_temperature, s.kl_direction, s.kd_cosine)
             loss, distillation = loss + s.lambda_kd * kd, kd.item()
         return AdapterLoss(loss, language, distillation, student)
 

@@ -46,6 +46,9 @@ class LayerAdapters(AdapterSet):
             for name in self.names[1:]:
                 self.peft.add_adapter(name, self.config)
         self._layers: list[Any] = [m for m in self.peft.modules() if isinstance(m, BaseTunerLayer)]
+        for layer in self._layers:
+            # PEFT casts a layer's input to the adapter's fp32 and autocast casts it back to bf16 at once.
+            layer.cast_input_dtype_enabled = False
         self.use((self.names[0],))
 
     @abstractmethod
@@ -56,9 +59,10 @@ class LayerAdapters(AdapterSet):
         self, active: Iterable[str], train: Iterable[str] = (), scales: dict[str, float] | None = None
     ) -> None:
         active, train = tuple(active), set(train)
-        self.peft.base_model.set_adapter(list(active), inference_mode=True)
-        if self.several_active:
-            for layer in self._layers:
+        self.peft.base_model.active_adapter = list(active)
+        for layer in self._layers:  # PEFT's own `set_adapter` walks through all modules of the model
+            layer.set_adapter(list(active), inference_mode=True)
+            if self.several_active:
                 for name in active:
                     layer.set_scale(name, (scales or {}).get(name, 1.0))
         for name in self.names:
