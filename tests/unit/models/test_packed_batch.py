@@ -8,6 +8,7 @@ import torch
 from test_text_model import build, gradients, same
 from torch import Tensor
 
+from medflare.models.attention import ATTENTION
 from medflare.models.packed_batch import pack
 from medflare.models.text_model import Sequenced, TextModel
 
@@ -72,7 +73,8 @@ def test_answers_are_written_as_before() -> None:
 
 
 @pytest.mark.parametrize(("family", "dropout"), [("gpt2", 0.0), ("llama", 0.1)])
-def test_dropout_and_other_architectures_are_left_as_they_are(family: str, dropout: float) -> None:
+def test_dropout_and_other_architectures_pack_nothing(family: str, dropout: float) -> None:
     model = build(family, dropout)
     assert not model.packs
-    assert model.backbone.model.config._attn_implementation == "sdpa"
+    own = model.backbone.model.config._attn_implementation == ATTENTION
+    assert own == (family == "llama")
