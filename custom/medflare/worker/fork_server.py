@@ -139,8 +139,8 @@ def _serve(listener: socket.socket, process: subprocess.Popen[bytes]) -> None:
     """Fork a worker for each request until the process ends, and report each worker's end."""
     workers: dict[int, tuple[int, socket.socket]] = {}  # descriptor of its pid -> pid, connection
     while process.poll() is None:
-        for ready in select.select([listener, *workers], [], [], _POLL)[0]:
-            if ready is listener:
+        for ready in select.select([listener.fileno(), *workers], [], [], _POLL)[0]:
+            if ready == listener.fileno():
                 connection, _ = listener.accept()
                 pid = _fork(listener, connection, [other for _, other in workers.values()])
                 if pid:
