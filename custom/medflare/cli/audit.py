@@ -43,11 +43,11 @@ def audit(
     from medflare.auditing.report import FILE, AuditReport
     from medflare.auditing.shadow_adapters import Shadows
     from medflare.auditing.site_audit import audit_site
-    from medflare.cli.reports import adapter_folder
     from medflare.core.run_record import read_record
     from medflare.data.settings.site import load_site
     from medflare.learners.registry import build_learner
     from medflare.recipes.after_run import locate
+    from medflare.recipes.result_origin import adapter_folder
     from medflare.reporting.audit_page import write_audit_page
     from medflare.version import __version__
 

@@ -14,10 +14,10 @@ from medflare.cli.extract_totals import ExtractionTotals
 from medflare.cli.output import JSON_OPTION, PARTLY_DONE, plain_errors, print_json
 
 if TYPE_CHECKING:
+    from medflare.core.origin import Origin
     from medflare.data.records import Note
     from medflare.tasks.extraction.predictor import NotePrediction, Predictor
 
-FORMATS = ("brat", "jsonl")
 FOLDER = Path("extracted")
 BATCH = 8
 """Notes of one batch; its BRAT files are on disk before the next one begins."""
@@ -27,7 +27,12 @@ BATCH = 8
 def extract(
     notes: list[Path] = typer.Argument(..., help="Text files in UTF-8, or folders of .txt files."),
     result: Path = typer.Option(..., "--result", "-r", help="A run's folder, or a result/adapter folder."),
-    format_: str = typer.Option("brat", "--format", help="brat (.txt and .ann), or jsonl (notes.jsonl)."),
+    format_: str = typer.Option(
+        "brat",
+        "--format",
+        help="brat (.txt and .ann), xmi (UIMA CAS, INCEpTION), jsonl (notes.jsonl) or fhir (preliminary "
+        "Observations).",
+    ),
     out: Path | None = typer.Option(
         None, "--out", "-o", help="Folder of the files; default extracted, none with --show or --json."
     ),
@@ -52,14 +57,18 @@ def extract(
     [bold]Examples[/bold]: medflare extract notes/*.txt -r runs/20261120-fed_medlora --out annotated
     medflare extract letter.txt -r runs/20261120-fed_medlora --show
     """
-    from medflare.cli.reports import adapter_folder
+    from rich.console import Console
+
+    from medflare.cli.extract_view import print_note
     from medflare.core.errors import ConfigError
+    from medflare.core.origin import MARKS
     from medflare.models.backbone import device_of
-    from medflare.tasks.extraction.annotation_files import check_free, write_lines
+    from medflare.recipes.result_origin import adapter_folder, origin_of
+    from medflare.tasks.extraction.annotation_files import FORMATS, check_free
     from medflare.tasks.extraction.result_folder import open_result
 
     if format_ not in FORMATS:
-        raise ConfigError(f"--format {format_}: expected {' or '.join(FORMATS)}.")
+        raise ConfigError(f"--format {format_}: expected one of {', '.join(FORMATS)}.")
     if out is None and not (show or as_json):
         out = FOLDER
     totals = ExtractionTotals()
@@ -73,14 +82,19 @@ def extract(
         precision=precision,
         device=device_of(device),
     )
-    annotated = []
+    annotated, origin = [], origin_of(result)
+    if not as_json:
+        typer.secho(f"{MARKS} {origin.words}\n", fg=typer.colors.YELLOW)
     for source, note, prediction in _predictions(opened, read):
         totals.add(note, prediction)
-        _write_note(source, note, out if format_ == "brat" else None, show and not as_json, totals)
+        if out is not None:
+            totals.files += _write_note(source, note, out, format_)
+        if show and not as_json:
+            print_note(Console(), note)
         annotated.append(note)
-    if out is not None and format_ == "jsonl":
-        totals.files += write_lines(out, annotated)
-    _report(totals, annotated, out, as_json)
+    if out is not None:
+        totals.files += _write_all(annotated, out, format_, origin)
+    _report(totals, annotated, out, as_json, origin)
     if totals.left_out:
         listed = ", ".join(item["file"] for item in totals.left_out)
         typer.secho(f"left out: {listed}. The others are done.", fg=typer.colors.YELLOW, err=True)
@@ -130,24 +144,33 @@ def _predictions(
             yield source, note, prediction
 
 
-def _write_note(source: Path, note: Note, folder: Path | None, show: bool, totals: ExtractionTotals) -> None:
-    """Write one note to its BRAT files, where `folder` is given, and to the screen, where `show` is set."""
-    from rich.console import Console
+def _write_note(source: Path, note: Note, folder: Path, format_: str) -> list[Path]:
+    """Write one note in a format that has a file of each; return its files."""
+    from medflare.tasks.extraction.annotation_files import write_brat, write_cas
 
-    from medflare.cli.extract_view import print_note
-    from medflare.tasks.extraction.annotation_files import write_brat
-
-    if folder is not None:
-        totals.files += write_brat(folder, note, source)
-    if show:
-        print_note(Console(), note)
+    if format_ == "brat":
+        return write_brat(folder, note, source)
+    return write_cas(folder, note) if format_ == "xmi" else []
 
 
-def _report(totals: ExtractionTotals, notes: Sequence[Note], out: Path | None, as_json: bool) -> None:
+def _write_all(notes: Sequence[Note], folder: Path, format_: str, origin: Origin) -> list[Path]:
+    """Write the notes in a format that has one file of all, and what the files are."""
+    from medflare.tasks.extraction.annotation_files import write_about, write_lines, write_observations
+
+    write_about(folder, origin)
+    if format_ == "jsonl":
+        return write_lines(folder, notes)
+    return write_observations(folder, notes, origin) if format_ == "fhir" else []
+
+
+def _report(
+    totals: ExtractionTotals, notes: Sequence[Note], out: Path | None, as_json: bool, origin: Origin
+) -> None:
     """Print the totals; as JSON with the notes' annotation where no file holds it."""
     from rich.console import Console
 
     from medflare.cli.extract_view import print_totals
+    from medflare.core.origin import MARKS
     from medflare.data.notes.note_writers import notes_row
 
     if not as_json:
@@ -155,7 +178,7 @@ def _report(totals: ExtractionTotals, notes: Sequence[Note], out: Path | None, a
         if out is not None:
             typer.echo(f"{len(totals.files)} file(s) in {out}")
         return
-    facts = totals.as_json()
+    facts = {"notice": MARKS, "model": origin.as_json()} | totals.as_json()
     if out is None:
         facts["documents"] = [notes_row(note) for note in notes]
     print_json(facts)

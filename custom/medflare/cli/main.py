@@ -16,6 +16,7 @@ from medflare.cli import (
     cohort,
     egress,
     extract,
+    generate,
     job,
     kits,
     knowledge,
@@ -54,7 +55,7 @@ app.command("status")(status.status)
 app.command("serve")(serve.serve)
 app.command("track")(serve.track)
 app.command("evaluate")(reports.evaluate)
-app.command("generate")(reports.generate)
+app.command("generate")(generate.generate)
 app.command("extract")(extract.extract)
 app.command("audit")(audit.audit)
 app.command("page")(reports.page)

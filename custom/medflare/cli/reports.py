@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`medflare evaluate | generate | page`: commands on a finished run."""
+"""`medflare evaluate | page`: commands on a finished run."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ import typer
 from medflare.cli.output import JSON_OPTION, ItemBatch, names, plain_errors, print_json
 from medflare.core.config import read_pairs
 
-NOTICE = "Draft for a radiologist, never a diagnosis."
-
 if TYPE_CHECKING:
-    from medflare.models.report_generator import DecodingSettings
-    from medflare.models.report_result import Drafter
     from medflare.tasks.scoring import EvaluationOptions
 
 
@@ -153,139 +149,6 @@ def _test_adapter(
     for metric, why in {m: w for item in evaluations for m, w in item.skipped_metrics.items()}.items():
         console.print(f"{metric}: {why}", style="dim")
     batch.finish()
-
-
-@plain_errors
-def generate(
-    images: list[Path] = typer.Argument(..., help="Radiographs: PNG, JPEG, DICOM or NIfTI."),
-    result: Path = typer.Option(..., "--result", "-r", help="A run's folder, or a result/adapter folder."),
-    personalised: Path | None = typer.Option(
-        None, "--personalised", "-p", help="A site's own adapter folder."
-    ),
-    backbone: Path | None = typer.Option(
-        None,
-        "--backbone",
-        help="Folder of the base model; default that of the run, where it is on this machine.",
-    ),
-    precision: str = typer.Option("auto", "--precision", help="auto, fp32, bf16, int8 or nf4."),
-    device: str = typer.Option("cpu", "--device", help="cpu or cuda."),
-    as_json: bool = JSON_OPTION,
-) -> None:
-    """Drafts a report for each image. A draft for a radiologist to check, never a diagnosis.
-
-    A file whose header says that it is no radiograph of a chest is left out; what is in doubt stands beside
-    the draft. An image that cannot be used costs no other one its draft; exit code 7 says that some were left
-    out.
-
-    [bold]Example[/bold]: medflare generate chest.dcm -r runs/20261120-fedmrg
-    """
-    from medflare.models.backbone import device_of
-    from medflare.models.report_result import load_generator
-
-    model, decoding = load_generator(
-        adapter_folder(result),
-        personalised=personalised,
-        backbone=backbone,
-        precision=precision,
-        device=device_of(device),
-    )
-    drafts, batch = list[dict[str, Any]](), ItemBatch()
-    origin = _origin(result)
-    if not as_json:
-        typer.secho(f"{NOTICE} {_origin_words(origin)}\n", fg="yellow")
-    for path in images:
-        with batch.item(path):
-            drafts.append({**_draft(model, decoding, path), "notice": NOTICE, "model": origin})
-            if not as_json:
-                typer.secho(str(path), bold=True)
-                for warning in drafts[-1]["warnings"]:
-                    typer.secho(f"! {warning}", fg="yellow")
-                typer.echo(f"{drafts[-1]['report']}\n")
-    batch.require_some()
-    if as_json:
-        print_json(drafts)
-    batch.finish()
-
-
-def _draft(model: Drafter, decoding: DecodingSettings, path: Path) -> dict[str, Any]:
-    """Return the draft of one image, JSON types."""
-    import torch
-
-    from medflare.core.conditions import CONDITIONS, Code
-    from medflare.data.images import centre
-    from medflare.data.store import one_image
-    from medflare.identifiers.kinds import identifier_warning
-    from medflare.identifiers.rules import RuleDetector
-    from medflare.tasks.reports.repetition import repetition
-
-    encoder = model.settings.encoder
-    image, warnings = one_image(path, encoder.stored_size)
-    with torch.no_grad():
-        texts, codes = model.generate(centre(image, encoder.image_size).to(model.device), decoding)
-    findings = {
-        c: Code(int(k)).name.lower() for c, k in zip(CONDITIONS, codes[0], strict=True) if k != Code.BLANK
-    }
-    if named := identifier_warning(texts[0], RuleDetector()):
-        warnings.append(f"the draft {named}")
-    if repeated := repetition(texts[0]):
-        warnings.append(f"the draft goes in circles and should not be used: {repeated}")
-    return {
-        "image": str(path),
-        "report": texts[0],
-        "warnings": warnings,
-        "findings": findings if model.settings.prompts else {},
-    }
-
-
-def _origin(result: Path) -> dict[str, Any]:
-    """Return what a draft says of its model: run, method, backbone, and who trained it on how much.
-
-    Empty where only the adapter's folder is named.
-    """
-    from medflare.core.run_record import read_record
-    from medflare.recipes.after_run import locate
-
-    if (result / "adapter_config.json").is_file():
-        return {}
-    record = read_record(locate(result))
-    return {
-        "run_id": record.run_id,
-        "method": record.method,
-        "backbones": sorted({f"{site.backbone} {site.fingerprint[:16]}" for site in record.sites.values()}),
-        "trained_on": {name: site.examples.get("train", 0) for name, site in sorted(record.sites.items())},
-    }
-
-
-def _origin_words(origin: dict[str, Any]) -> str:
-    """Return the origin in one line."""
-    if not origin:
-        return "The folder of an adapter does not say what it was trained on; name the run's folder instead."
-    sites = ", ".join(f"{name} ({count:,})" for name, count in origin["trained_on"].items())
-    return (
-        f"Model: {origin['method']}, run {origin['run_id']}, on {', '.join(origin['backbones'])}; training "
-        f"studies: {sites}."
-    )
-
-
-def adapter_folder(result: Path) -> Path:
-    """Return a result/adapter folder, given as it is or through the run it belongs to.
-
-    Raises:
-        DataError: the run kept no result.
-    """
-    from medflare.core.errors import DataError
-    from medflare.core.run_record import read_record
-    from medflare.recipes.after_run import locate
-
-    if (result / "adapter_config.json").is_file():
-        return result
-    record_path = locate(result)
-    artefacts = read_record(record_path).artefacts
-    if "final" not in artefacts:
-        raise DataError(
-            f"{record_path}: the run kept no result; it has: {', '.join(artefacts) or 'nothing'}."
-        )
-    return record_path.parent / artefacts["final"]
 
 
 @plain_errors

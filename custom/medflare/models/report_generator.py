@@ -182,6 +182,10 @@ class ReportGenerator(EvaluatedModule):
             tokens, pooled = self.encoder(images)
         return tokens, pooled.float()
 
+    def patch_tokens(self, images: Tensor) -> Tensor:
+        """Return what the image encoder makes of images (B, 1, H, W): patch tokens (B, S, C)."""
+        return self.encode(images)[0]
+
     def project(self, tokens: Tensor, pooled: Tensor) -> VisualFeatures:
         """Apply projection and diagnosis head to what `encode` returned."""
         with autocast(self.backbone.precision, str(self.device)):

@@ -155,6 +155,12 @@ class ViTGPT2(EvaluatedModule):
         """Normalise images for the ViT: (batch, 1, H, W) in [0, 1] -> (batch, channels, H, W)."""
         return (images.expand(-1, self.mean.shape[1], -1, -1) - self.mean) / self.std
 
+    def patch_tokens(self, images: Tensor) -> Tensor:
+        """Return the ViT's states of images (B, 1, H, W): class token and patch tokens (B, 1 + S, C)."""
+        with autocast(self.precision, str(self.device)):
+            states: Tensor = self.network.encoder(self.pixels(images)).last_hidden_state
+        return states
+
     def report_loss(self, images: Tensor, reports: Tensor, targets: Tensor) -> Tensor:
         """Return the mean negative log-likelihood per report token.
 

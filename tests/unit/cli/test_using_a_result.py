@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +22,35 @@ from medflare.learners.fedmrg.learner import FedMRGLearner, build
 from medflare.models.report_result import load_generator
 from medflare.recipes.job_reader import read_job
 from medflare.tasks.reports.evaluation import draft, write_personalised
-from site_builders import site_config, write_result
+from medflare.tasks.reports.plausibility import write_reference
+from site_builders import read_cohort, site_config, write_result
 
 JOB = Path(__file__).parents[3] / "jobs/fedmrg"
+SITE = "site-1/simulate_job/result"
+"""A site's folder in the workspace of a simulator."""
 
 
 @pytest.fixture(scope="module")
 def run(small_hospital: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, FedMRGLearner]:
     """A run's folder as the server writes it, from a learner that trained a few steps at one site."""
-    folder = tmp_path_factory.mktemp("run")
+    workspace = tmp_path_factory.mktemp("run")
+    folder = workspace / "server" / "simulate_job"
     settings = read_job(JOB).settings | {"batch": 8}
     settings["decoding"] = settings["decoding"] | {"max_new_tokens": 12}
     learner = build(settings, site_config("manifest", small_hospital), 0)
     learner.load_shared(learner.initial_shared())
     learner.fit(RoundPlan(round=0, rounds=1, steps=3))
-    write_personalised(learner, folder / "personalised")
+    beside = workspace / SITE
+    write_reference(
+        learner.model,
+        learner.samples.images,
+        learner.samples.split_indices("train"),
+        [*learner.samples.split_indices("val"), *learner.samples.split_indices("test")],
+        site="site-1",
+        seed=0,
+        folder=beside,
+    )
+    write_personalised(learner, beside / "personalised")
     fingerprint = learner.model.backbone.fingerprint
     names = {"job": "fedmrg", "method": "fedmrg", "base_model": "medflare-embedded"}
     write_result(folder / "result", learner, fingerprint=fingerprint, **names)
@@ -92,10 +107,100 @@ def test_every_draft_says_what_it_is_who_made_it_and_what_is_in_doubt(
     assert any("without a DICOM header" in warning for warning in drafts[0]["warnings"])
     assert any("no body part" in warning for warning in drafts[1]["warnings"])
     text = medflare("generate", picture, "-r", run[0], "--precision", "fp32").stdout
-    assert text.startswith("Draft for a radiologist, never a diagnosis. Model: fedmrg, run r")
+    assert text.startswith("Draft for a radiologist, never a diagnosis. Model: fedmrg, run r, weights ")
+    assert drafts[0]["model"]["adapter"] in text
     assert "! a picture without a DICOM header" in text
-    alone = medflare("generate", picture, "-r", run[0] / "result" / "adapter", "--precision", "fp32").stdout
+    shutil.copytree(run[0] / "result" / "adapter", tmp_path / "adapter")
+    alone = medflare("generate", picture, "-r", tmp_path / "adapter", "--precision", "fp32").stdout
     assert "does not say what it was trained on" in alone
+    assert drafts[0]["model"]["adapter"] in alone
+    assert "nothing compares this image with the training images" in alone
+
+
+def test_an_image_unlike_the_training_images_is_named_and_one_of_them_is_not(
+    run: tuple[Path, FedMRGLearner], small_hospital: Path, tmp_path: Path
+) -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (96, 96), dtype=np.uint8)
+    pictures = [images(tmp_path, noise)[0], next((small_hospital / "images").iterdir())]
+    unlike, like = facts("generate", *pictures, "-r", run[0], "--precision", "fp32")
+    assert unlike["plausibility"]["verdict"] == "unlike"
+    assert unlike["plausibility"]["distance"] > unlike["plausibility"]["limit"]
+    assert any("unlike the images that the model was trained on" in text for text in unlike["warnings"])
+    assert (like["plausibility"]["verdict"], like["plausibility"]["site"]) == ("like", "site-1")
+    assert not any("unlike" in text for text in like["warnings"])
+    missing = refusal(DataError.exit_code, "generate", pictures[1], "-r", run[0], "--reference", tmp_path)
+    assert "expected a site's result folder with plausibility.safetensors" in missing
+
+
+@pytest.fixture(scope="module")
+def examination(tmp_path_factory: pytest.TempPathFactory, small_hospital: Path) -> Path:
+    """A radiograph as a PACS has it: with name, number and study."""
+    import pydicom
+    from pydicom.uid import generate_uid
+
+    folder = tmp_path_factory.mktemp("pacs")
+    *_, path = images(folder, np.asarray(Image.open(next((small_hospital / "images").iterdir()))))
+    data = pydicom.dcmread(path)
+    data.PatientName, data.PatientID, data.BodyPartExamined = "Miller^Ann", "4711", "CHEST"
+    data.StudyInstanceUID, data.SeriesInstanceUID = generate_uid(), generate_uid()
+    data.save_as(path)
+    return path
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["stripped", "with-identifiers"])
+def test_fhir_drafts_are_preliminary_valid_and_read_again(
+    run: tuple[Path, FedMRGLearner], examination: Path, tmp_path: Path, kept: bool
+) -> None:
+    given = [examination, "-r", run[0], "--precision", "fp32", "-o", tmp_path, "--format", "fhir"]
+    draft_ = facts("generate", *given, *(["--identifiers"] if kept else []))[0]
+    line = (tmp_path / "drafts.ndjson").read_text(encoding="utf-8")
+    assert [name in line for name in ("4711", "Miller")] == [kept, False]
+    resource = json.loads(line)
+    assert {resource["status"], *(o["status"] for o in resource["contained"][1:])} == {"preliminary"}
+    assert resource["conclusion"].startswith(
+        "Draft for a radiologist, never a diagnosis. Model: fedmrg, run r"
+    )
+    notes = read_cohort("fhir_ndjson", tmp_path, tasks=(), select={"status": "preliminary"}).notes
+    assert [note.text for note in notes] == [draft_["report"]]
+    with pytest.raises(DataError, match="no usable"):
+        read_cohort("fhir_ndjson", tmp_path, tasks=())
+    fhir = pytest.importorskip("fhir.resources")
+    fhir.get_fhir_model_class("DiagnosticReport").model_validate(resource)
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["stripped", "with-identifiers"])
+def test_a_structured_report_is_a_preliminary_draft_and_names_nobody_unless_asked(
+    run: tuple[Path, FedMRGLearner], examination: Path, tmp_path: Path, kept: bool
+) -> None:
+    pytest.importorskip("highdicom")
+    import pydicom
+
+    shutil.copy(examination, tmp_path)
+    given = [examination, "-r", run[0], "--precision", "fp32", "-o", tmp_path, "--format", "dicom-sr"]
+    draft_ = facts("generate", *given, *(["--identifiers"] if kept else []))[0]
+    report, image = pydicom.dcmread(tmp_path / "x.sr.dcm"), pydicom.dcmread(examination)
+    assert (report.PreliminaryFlag, report.VerificationFlag) == ("PRELIMINARY", "UNVERIFIED")
+    assert (str(report.PatientName), report.PatientID) == (("Miller^Ann", "4711") if kept else ("", ""))
+    assert (report.StudyInstanceUID == image.StudyInstanceUID) is kept
+    written = str(report)
+    assert "Draft for a radiologist, never a diagnosis. Model: fedmrg, run r" in written
+    with pytest.raises(DataError, match="no report"):
+        read_cohort("dicom_reports", tmp_path)
+    if kept:
+        study = read_cohort("dicom_reports", tmp_path, select={"status": "preliminary"}).studies[0]
+        assert study.report == draft_["report"]
+
+
+def test_a_picture_has_no_structured_report(
+    run: tuple[Path, FedMRGLearner], small_hospital: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("highdicom")
+    picture = next((small_hospital / "images").iterdir())
+    given = [picture, "-r", run[0], "-o", tmp_path, "--format", "dicom-sr"]
+    assert "write pictures as --format txt or fhir" in refusal(DataError.exit_code, "generate", *given)
+    answer("generate", picture, "-r", run[0], "-o", tmp_path)
+    text = (tmp_path / f"{picture.stem}.txt").read_text(encoding="utf-8")
+    assert text.startswith("Draft for a radiologist, never a diagnosis.")
 
 
 def test_a_ct_of_a_head_gets_no_chest_report(run: tuple[Path, FedMRGLearner], tmp_path: Path) -> None:
@@ -117,7 +222,7 @@ def test_a_personalised_adapter_drafts_what_the_site_itself_drafts(
     learner.use_personalised()
     row = learner.samples.split_indices("test")[0]
     expected, _ = draft(learner.model, learner.samples, [row], learner.settings.decoding, 1)
-    given = [learner.samples.paths[row], "-r", folder, "-p", folder / "personalised"]
+    given = [learner.samples.paths[row], "-r", folder, "-p", folder.parents[1] / SITE / "personalised"]
     assert facts("generate", *given, "--precision", "fp32")[0]["report"] == expected[0]
 
 

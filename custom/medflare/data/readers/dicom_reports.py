@@ -4,7 +4,8 @@
 Images are grouped by StudyInstanceUID. The report of a study is, in this order: its row of the table `file`
 (by study UID, accession number, SOP instance UID or file name), the SR of the same study, a text file named
 after the study UID, the accession number or an image file, beside the images or in `reports`. Objects that
-are no radiograph of a chest are counted and left out. Date, age, sex and view come from the header.
+are no radiograph of a chest are counted and left out; so are preliminary SR, as a model's drafts are, without
+`select: {status: preliminary}`. Date, age, sex and view come from the header.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from medflare.data.settings.cohort import CohortConfig
 TAGS = [
     *("StudyInstanceUID", "SOPInstanceUID", "AccessionNumber", "PatientID", "PatientAge", "PatientSex"),
     *("StudyDate", "StudyTime", "Modality", "BodyPartExamined", "ViewPosition", "InstanceNumber"),
+    "PreliminaryFlag",
 ]
 FIELDS: ColumnMap = {
     "study": ["study", "study_id", "StudyInstanceUID", "study_uid", "AccessionNumber", "accession", "image"],
@@ -38,6 +40,8 @@ FIELDS: ColumnMap = {
     "split": "split",
 }
 REQUIRED = ("study",)
+PRELIMINARY = "PRELIMINARY"
+"""Value of PreliminaryFlag (0040,A496) of a draft."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,8 +60,10 @@ def read(config: CohortConfig) -> SourceRecords:
     """
     if not config.root.is_dir():
         raise DataError(f"{config.root}: no such folder. Check 'root' in site.yaml.")
+    if config.select not in ({}, {"status": "preliminary"}):
+        raise DataError(f"{config.root}: 'select' can be {{status: preliminary}} here, or left out.")
     source, left_out = SourceRecords(), Counter[str]()
-    examinations = _examinations(config.root, source, left_out)
+    examinations = _examinations(config.root, source, left_out, bool(config.select))
     if not examinations:
         raise DataError(f"{config.root}: expected DICOM files; the folder holds {listing(config.root)}.")
     table = _reports_of_table(config, source)
@@ -76,7 +82,9 @@ def read(config: CohortConfig) -> SourceRecords:
     return source
 
 
-def _examinations(root: Path, source: SourceRecords, left_out: Counter[str]) -> dict[str, _Examination]:
+def _examinations(
+    root: Path, source: SourceRecords, left_out: Counter[str], drafts: bool
+) -> dict[str, _Examination]:
     """Return study UID -> what the folder has of it, in the order of file names."""
     examinations: dict[str, _Examination] = {}
     for path in sorted(path for path in root.rglob("*") if path.is_file() and _may_be_dicom(path)):
@@ -89,7 +97,10 @@ def _examinations(root: Path, source: SourceRecords, left_out: Counter[str]) -> 
             continue
         examination = examinations.setdefault(uid, _Examination())
         if header.get("Modality") == "SR":
-            examination.reports.append(path)
+            if header.get("PreliminaryFlag") == PRELIMINARY and not drafts:
+                left_out["preliminary report (SR)"] += 1
+            else:
+                examination.reports.append(path)
         elif (problem := header_problem(header)) is not None:
             left_out[f"object that is {problem.reason}"] += 1
         else:

@@ -3,9 +3,10 @@
 R5).
 
 A text is the plain or HTML attachment of a resource (`content`, `presentedForm`; inline, or a Binary of the
-export), else a report's `conclusion`, else its narrative. Resources that are superseded, entered in error
-or preliminary are counted and left out. `select` filters by resourceType, status, category and code (any
-coding, or its text). FHIR holds no marks of entities: `tasks: []`. https://hl7.org/fhir/uv/bulkdata/
+export), else a report's `conclusion`, else its narrative. `select` filters by resourceType, status, category
+and code (any coding, or its text). Resources that are superseded, entered in error or preliminary, as a
+model's drafts are, are counted and left out unless `select` names a status. FHIR holds no marks of entities:
+`tasks: []`. https://hl7.org/fhir/uv/bulkdata/
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ def read(config: CohortConfig) -> SourceRecords:
                 ) from None
             if not resource.matches(config.select):
                 continue
-            if resource.status not in FINAL:
+            if resource.status not in FINAL and "status" not in config.select:
                 left_out[f"{kind} {resource.status or 'without status'}"] += 1
                 continue
             _add(source, resource, _text(resource, binaries, where), where)

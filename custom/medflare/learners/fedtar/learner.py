@@ -52,6 +52,7 @@ from medflare.models.longitudinal_generator import (
     parameter_counts,
 )
 from medflare.models.report_generator import ADAPTER_PREFIX, DecodingSettings
+from medflare.tasks.reports.plausibility import write_visit_reference
 
 POOLED = 0
 """In place of a visit's number where all visits are trained on together."""
@@ -266,6 +267,7 @@ class FedTARLearner(BaseLearner):
         return names_of(self.settings.visits)
 
     def finish(self, plan: RoundPlan, folder: Path) -> list[EvaluationRecord]:
+        write_visit_reference(self.model, self.samples, site=self.site, seed=self.seed, folder=folder)
         return finish_site(self, folder, plan.limit)
 
     def local_state(self) -> tuple[State, dict[str, Any]]:

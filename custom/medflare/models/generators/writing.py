@@ -149,6 +149,11 @@ class VocabularyWriter(EvaluatedModule):
 
     # ---- drafts ------------------------------------------------------------------------------------------
 
+    def patch_tokens(self, images: Tensor) -> Tensor:
+        """Return what the image encoder makes of images (B, 1, H, W): patch tokens (B, S, C)."""
+        tokens: Tensor = self.encoder(images)[0]
+        return tokens
+
     @torch.no_grad()
     def write(self, image: Tensor, decoding: DecodingSettings) -> list[str]:
         """Search reports of encoded images (B, S, width)."""

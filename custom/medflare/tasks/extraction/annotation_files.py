@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes predictions as files that annotation tools open and medflare's readers read again.
 
-BRAT (one .txt and one .ann of each note) or one notes.jsonl. Offsets are code points of the note's file as it
-is: a line end of two characters counts as two, a byte order mark as one.
+BRAT (one .txt and one .ann of each note), UIMA CAS (one .xmi of each), one notes.jsonl, or one FHIR file.
+Offsets are code points of the note's file as it is: a line end of two characters counts as two, a byte order
+mark as one. about.json beside the files says that they are drafts, and of which model.
 """
 
 from __future__ import annotations
@@ -14,16 +15,22 @@ from dataclasses import replace
 from pathlib import Path
 
 from medflare.core.errors import DataError
+from medflare.core.origin import MARKS, Origin
+from medflare.data.notes.cas_writer import xmi
 from medflare.data.notes.note_writers import notes_row, standoff
 from medflare.data.readers.annotated import check_text, read_text
 from medflare.data.records import Entity, Note, RecordError, Relation
 from medflare.evaluation.extraction_predictions import EntityMention, Link
 from medflare.tasks.extraction.predictor import NotePrediction, Predictor
+from medflare.tasks.fhir import note_resources, write_ndjson
 
 RELATION = "hasAttr"
 """Relation of a head and its modifier, as in the published annotation."""
 
-LINES = "notes.jsonl"
+LINES, FHIR, ABOUT = "notes.jsonl", "extracted.ndjson", "about.json"
+SUFFIXES = {"brat": ".ann", "xmi": ".xmi"}
+"""Format -> ending of the file that it has of each note."""
+FORMATS = (*SUFFIXES, "jsonl", "fhir")
 
 
 def read_note(path: Path, name: str) -> Note:
@@ -83,11 +90,12 @@ def check_free(folder: Path, names: Iterable[str], format: str) -> None:
     Raises:
         DataError: there are such files.
     """
-    if format == "jsonl":
-        taken = [LINES] if (folder / LINES).exists() else []
+    whole = {"jsonl": LINES, "fhir": FHIR}
+    if format in whole:
+        taken = [whole[format]] if (folder / whole[format]).exists() else []
     else:
-        files = [(name, folder / f"{name}.ann") for name in names]
-        taken = [f"{name}.ann" for name, path in files if path.is_file() and path.stat().st_size]
+        files = [f"{name}{SUFFIXES[format]}" for name in names]
+        taken = [file for file in files if (folder / file).is_file() and (folder / file).stat().st_size]
     if taken:
         more = f" and {len(taken) - 1} more" if len(taken) > 1 else ""
         raise DataError(
@@ -105,6 +113,28 @@ def write_brat(folder: Path, note: Note, source: Path) -> list[Path]:
         _write(target, source.read_bytes())
     _write(annotation, standoff(note).encode())
     return [target, annotation]
+
+
+def write_cas(folder: Path, note: Note) -> list[Path]:
+    """Write `<name>.xmi`, which holds text and annotation."""
+    path = folder / f"{note.note_id}.xmi"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _write(path, xmi(note))
+    return [path]
+
+
+def write_observations(folder: Path, notes: Iterable[Note], origin: Origin) -> list[Path]:
+    """Write extracted.ndjson: a DocumentReference of each note and preliminary Observations."""
+    resources = (resource for note in notes for resource in note_resources(note, origin))
+    return [write_ndjson(folder / FHIR, resources)]
+
+
+def write_about(folder: Path, origin: Origin) -> Path:
+    """Write what the files of a folder are, and which model made them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    about = {"notice": MARKS, "model": origin.as_json()}
+    _write(folder / ABOUT, (json.dumps(about, indent=1, ensure_ascii=False) + "\n").encode())
+    return folder / ABOUT
 
 
 def write_lines(folder: Path, notes: Iterable[Note]) -> list[Path]:

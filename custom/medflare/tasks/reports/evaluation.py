@@ -30,6 +30,7 @@ from medflare.models.padding import IGNORED, pad
 from medflare.models.report_generator import DecodingSettings, ReportGenerator
 from medflare.models.report_result import Drafter, load_generator
 from medflare.tasks.prediction_files import relative_image
+from medflare.tasks.reports.plausibility import write_reference
 from medflare.tasks.scoring import (
     EVERY_SPLIT,
     AdapterKind,
@@ -166,15 +167,28 @@ def split_loss(learner: ReportLearner, rows: list[int]) -> float:
 
 
 def finish_site(learner: ReportLearner, folder: Path, limit: int | None) -> list[EvaluationRecord]:
-    """Test quality of each of the learner's adapters; predictions into `folder`."""
-    rows = learner.samples.split_indices("test")[:limit]
+    """Test quality of each of the learner's adapters.
+
+    Predictions go into `folder`, and so does what the site's images look like to the encoder.
+    """
+    samples = learner.samples
+    rows = samples.split_indices("test")[:limit]
     settings, records = learner.settings, []
     for adapter, use in learner.adapters().items() if rows else ():
         use()
         site = ScoredSite(learner.site, "participant", adapter, folder, learner.seed)
         records.append(
-            score_adapter(learner.model, learner.samples, rows, site, settings.decoding, settings.eval_batch)
+            score_adapter(learner.model, samples, rows, site, settings.decoding, settings.eval_batch)
         )
+    write_reference(
+        learner.model,
+        samples.images,
+        samples.split_indices("train"),
+        [*samples.split_indices("val"), *samples.split_indices("test")],
+        site=learner.site,
+        seed=learner.seed,
+        folder=folder,
+    )
     return records
 
 
