@@ -83,7 +83,8 @@ def generate(
     )
     references = open_references(model, reference_files(result, reference, personalised))
     origin = origin_of(result)
-    drafts, batch = list[Draft](), ItemBatch()
+    drafts: list[Draft] = []
+    batch = ItemBatch()
     if not as_json:
         typer.secho(f"{DRAFT} {origin.words}\n", fg="yellow")
     files = list[Path]()

@@ -180,7 +180,7 @@ def resume_workspace(workspace: Path, page: bool, as_json: bool, hooks: Hooks | 
 def finish(console: Any, workspace: Path, away: list[str], page: bool, as_json: bool) -> None:
     """Test at the hospitals that took no part, compare, write the page and show it all."""
     from medflare.cli.progress import progress_bar
-    from medflare.recipes.after_run import compare_adapters, locate, score_unseen
+    from medflare.recipes.after_run import compare_adapters, locate, name_synthetic_sites, score_unseen
     from medflare.worker.config import SITE_FILE
 
     record_path = locate(workspace)
@@ -192,6 +192,7 @@ def finish(console: Any, workspace: Path, away: list[str], page: bool, as_json: 
                 score_unseen(record_path, workspace / "local" / SITE_FILE, name, progress)
         console.print("comparing adapters and writing the page" if page else "comparing adapters")
         compare_adapters(record_path)
+        name_synthetic_sites(record_path, workspace / "local" / SITE_FILE)
         facts = outcome(record_path, page)
     if as_json:
         print_json(facts)

@@ -171,6 +171,9 @@ class RunRecord(RecordModel):
     evaluations: list[EvaluationRecord] = Field(default_factory=list)
     comparisons: list[ComparisonRecord] = Field(default_factory=list)
     artefacts: dict[str, str] = Field(default_factory=dict, description="name -> path relative to the record")
+    synthetic: list[str] = Field(
+        default_factory=list, description="sites whose cohort medflare made, where the simulator saw that"
+    )
 
     def write(self, path: Path) -> None:
         """Write the record atomically, so that a reader never sees half of it."""

@@ -11,7 +11,7 @@ import torch
 
 from medflare.core.errors import ConfigError, DataError
 from medflare.core.run_record import EvaluationRecord, read_record
-from medflare.data.settings.site import SiteConfig, load_site
+from medflare.data.settings.site import SiteConfig, load_site, load_site_file
 from medflare.evaluation.predictions import compare_predictions, prediction_statistics
 from medflare.learners.registry import methods_by_result_file
 from medflare.recipes.simulator_process import SERVER_FOLDER
@@ -128,6 +128,27 @@ def compare_adapters(record_path: Path) -> None:
             seed=record.seed,
         )
     record.write(record_path)
+
+
+SYNTHETIC = "# The synthetic hospitals"
+"""Begins the site.yaml that medflare writes beside cohorts of its own making."""
+
+
+def name_synthetic_sites(record_path: Path, site_file: Path) -> None:
+    """Add to the record which of its sites, or of those it was tested at, have cohorts that medflare made."""
+    record, sites = read_record(record_path), load_site_file(site_file)
+    tested = {*record.sites, *(item.site for item in record.evaluations)}
+    record.synthetic = sorted(name for name in tested & sites.keys() if _is_synthetic(sites[name]))
+    if record.synthetic:
+        record.write(record_path)
+
+
+def _is_synthetic(site: SiteConfig) -> bool:
+    """Return whether each of the site's folders lies beside a site.yaml of synthetic hospitals."""
+    files = [cohort.root.parent / "site.yaml" for cohort in site.cohort]
+    return bool(files) and all(
+        file.is_file() and file.read_text(encoding="utf-8").startswith(SYNTHETIC) for file in files
+    )
 
 
 def score_unseen(

@@ -84,7 +84,12 @@ def render(
     ]
     return render_template(
         "page.html",
-        header.view(record, context.page.privacy if shows_patients else ""),
+        header.view(
+            record,
+            context.page.privacy if shows_patients else "",
+            notice=context.page.notice,
+            summary=context.page.summary(predictions),
+        ),
         title=f"{record.method or record.job} · {record.run_id}",
         style=Markup(style_sheet()),
         sections=rendered,

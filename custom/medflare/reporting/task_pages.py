@@ -10,10 +10,11 @@ from typing import Any
 
 from medflare.core.conditions import CONDITIONS
 from medflare.core.inventory import ENTITY_TYPES, MODIFIER_TYPES
+from medflare.core.origin import DRAFT, MARKS
 from medflare.core.task import Task
 from medflare.evaluation.change_extraction import CHANGES
 from medflare.reporting.extraction_tables import CAPTION as NOTES_CAPTION
-from medflare.reporting.galleries import notes, questions, summaries, visits
+from medflare.reporting.galleries import findings, notes, questions, summaries, visits
 from medflare.reporting.galleries.common import Files
 from medflare.tasks import TASKS
 from medflare.tasks.prediction_files import read_answers, read_predictions, read_summaries
@@ -28,6 +29,15 @@ def _privacy(content: str, records: str) -> str:
         f"This page holds {content}. Handle it like the {records} themselves; write it with an "
         "empty gallery to share the numbers alone."
     )
+
+
+def _nothing(files: Files) -> None:
+    """Return no findings, for a task that drafts none."""
+
+
+def _no_words(files: Files) -> str:
+    """Return no summary, for a task that has none of its own."""
+    return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +75,9 @@ class TaskPage:
         read: the records of a predictions file that the gallery can show.
         gallery: (files with their records, how many of each site) -> data of `gallery_template`, or None.
         gallery_template: file in `reporting/templates`.
+        notice: what everything that the model wrote is.
+        summary: files with their records -> one sentence on how often the model errs; "" where none is.
+        findings: files with their records -> data of `findings.html`; None where no findings are drafted.
     """
 
     task: Task
@@ -79,6 +92,9 @@ class TaskPage:
     read: Callable[[Path], list[Any]]
     gallery: Callable[[Files, int], Any]
     gallery_template: str
+    notice: str = MARKS
+    findings: Callable[[Files], Any] = _nothing
+    summary: Callable[[Files], str] = _no_words
 
 
 _UNRECOGNISED = ("label_unrecognised", "label_unrecognised_generated")
@@ -113,6 +129,9 @@ _VISITS = TaskPage(
     privacy=_privacy("images and report text of the sites' test studies", "studies"),
     read=read_predictions,
     gallery=visits.reports_view,
+    notice=DRAFT,
+    findings=findings.view,
+    summary=findings.sentence,
     gallery_template="gallery_reports.html",
 )
 _REPORTS = replace(_VISITS, task=TASKS["reports"], columns=TASKS["reports"].headline)

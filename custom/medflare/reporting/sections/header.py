@@ -18,18 +18,23 @@ FEW = 20
 """Studies of a test from fewer of which nothing can be concluded."""
 
 
-def view(record: RunRecord, privacy: str) -> dict[str, Any]:
+def view(record: RunRecord, privacy: str, notice: str = "", summary: str = "") -> dict[str, Any]:
     """Return the data of `header.html`.
 
     Args:
         record: of the run.
         privacy: what the page holds of patients; "" if nothing.
+        notice: what everything that the model wrote is.
+        summary: one sentence on how often the model errs.
     """
     name, participants = record.method or record.job, sorted(record.sites)
     unseen = sorted({item.site for item in record.evaluations if item.role == "unseen"})
     lead = name
     if participants:
-        lead += f" trained over {plural(len(participants), 'site')} ({', '.join(participants)})"
+        trained = sum(site.examples.get("train", 0) for site in record.sites.values())
+        kind = "synthetic site" if record.synthetic else "site"
+        lead += f" trained over {plural(len(participants), kind)} ({', '.join(participants)})"
+        lead += f" on {trained:,} training records" if trained else ""
     if unseen:
         lead += f", tested also at {', '.join(unseen)}, which took no part in training"
     status = STATUS.get(record.status, record.status)
@@ -38,9 +43,13 @@ def view(record: RunRecord, privacy: str) -> dict[str, Any]:
         "name": name,
         "status": record.status,
         "status_text": status,
-        "lead": f"{lead}.",
+        "lead": f"{lead}. {summary}".strip(),
         "run": f"Run {record.run_id} of job {record.job}, started {record.started}, seed {record.seed}.",
-        "notices": [text for text in (reason, *_warnings(record), *_limits(record), privacy) if text],
+        "notices": [
+            text
+            for text in (reason, _model(record, notice), *_warnings(record), *_limits(record), privacy)
+            if text
+        ],
         "tiles": _tiles(record),
     }
 
@@ -50,8 +59,16 @@ def _warnings(record: RunRecord) -> list[str]:
     return [f"Warning: {reason}" for reason in record.preparation.get("warnings", [])]
 
 
+def _model(record: RunRecord, notice: str) -> str:
+    """Return what the model's texts are, and which base models it has."""
+    bases = sorted({f"{site.backbone} {site.fingerprint[:16]}" for site in record.sites.values()})
+    return f"{notice} Base model: {', '.join(bases)}." if notice and bases else notice
+
+
 def _limits(record: RunRecord) -> Iterator[str]:
     """Yield what a reader must know before believing a score."""
+    if record.synthetic:
+        yield f"Synthetic hospitals ({', '.join(record.synthetic)}): no patient is in this run."
     if any(site.backbone.startswith(EMBEDDED) for site in record.sites.values()):
         yield (
             "Demo model: the embedded one, made for synthetic texts. For real reports and notes set a "

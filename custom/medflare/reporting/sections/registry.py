@@ -60,6 +60,7 @@ class PageSection(NamedTuple):
 
 SECTIONS = (
     PageSection("results", "Results", "results.html", lambda c: results.view(c.record, c.page)),
+    PageSection("findings", "Findings", "findings.html", lambda c: c.page.findings(c.predictions)),
     PageSection("gallery", "", "", lambda c: c.page.gallery(c.predictions, c.gallery)),
     PageSection("curves", "Training", "training.html", lambda c: training.view(c.record)),
     PageSection("visits", "Visits", "temporal.html", lambda c: temporal.view(c.record)),
