@@ -89,6 +89,22 @@ def test_both_formats_hold_the_same_and_are_read_again(
     assert sum(output["entities"].values()) + sum(output["modifiers"].values()) == len(entities)
     assert output["links"] == sum(len(note.relations) for note in brat) > 0
     assert len(output["files"]) == 6
+    assert output["notice"] == "Draft for a clinician to check, never a diagnosis."
+    assert json.loads((tmp_path / "brat" / "about.json").read_text())["model"]["run_id"] == "r"
+    for format_ in ("xmi", "fhir"):
+        assert (
+            extract(run, tiny_encoder, notes, "--out", tmp_path / format_, "--format", format_).exit_code == 0
+        )
+    cas = read_cohort("cas_xmi", tmp_path / "xmi").notes
+    assert [(n.text, sorted(e.spans for e in n.entities)) for n in cas] == [
+        (n.text, sorted(e.spans for e in n.entities)) for n in brat
+    ]
+    fhir = read_cohort("fhir_ndjson", tmp_path / "fhir", tasks=()).notes
+    assert [n.text for n in fhir] == [n.text for n in brat]
+    written = [json.loads(line) for line in (tmp_path / "fhir/extracted.ndjson").read_text().splitlines()]
+    marked = [item for item in written if item["resourceType"] == "Observation"]
+    assert {item["status"] for item in marked} == {"preliminary"}
+    assert len(marked) <= len(entities)
 
 
 def test_the_result_is_named_by_its_run_or_by_itself(run: Path, tiny_encoder: Path, notes: Path) -> None:
@@ -127,7 +143,7 @@ def test_nothing_to_read_is_exit_code_3(run: Path, tiny_encoder: Path, tmp_path:
 @pytest.mark.parametrize(
     ("given", "code", "message"),
     [
-        (["--format", "xml"], 2, "expected brat or jsonl"),
+        (["--format", "xml"], 2, "expected one of brat, xmi, jsonl, fhir"),
         (["--personalised", "x"], 2, "no part is personalised"),
     ],
 )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from medflare.tasks.extraction.annotation_files import (
     names_of,
     read_note,
     write_brat,
+    write_cas,
     write_lines,
 )
 from medflare.tasks.extraction.predictor import NotePrediction
@@ -136,6 +138,24 @@ def test_any_text_comes_back_with_its_entities_and_links(note: Note) -> None:
         write_lines(folder / "lines", [note])
         for format, place in (("brat", "brat"), ("notes_jsonl", "lines")):
             assert [facts(found) for found in read_back(format, folder / place)] == [facts(note)]
+
+
+def by_place(note: Note) -> tuple[Any, ...]:
+    """Text, entities and links without ids, which a CAS numbers anew."""
+    place = {e.entity_id: (e.label, e.spans) for e in note.entities}
+    links = sorted((r.label, place[r.head], place[r.tail]) for r in note.relations)
+    return note.text, sorted(place.values()), links
+
+
+@given(marked())
+def test_any_text_comes_back_from_a_cas_but_for_what_xml_cannot_hold(note: Note) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as name:
+        write_cas(Path(name), note)
+        (found,) = read_back("cas_xmi", Path(name))
+    plain = replace(note, text=note.text.replace("\x0b", " ").replace("\x0c", " "))
+    assert by_place(found) == by_place(plain)
 
 
 def test_a_discontinuous_entity_keeps_its_fragments(tmp_path: Path) -> None:

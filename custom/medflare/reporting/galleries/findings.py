@@ -15,7 +15,7 @@ from medflare.reporting.views import Cell, Table
 CAPTION = (
     "n: reports that affirm the finding. Missed: of the references' findings, those that the draft lacks. "
     "Invented: of the drafts' findings, those that the reference lacks. In percent, with 95 % Wilson "
-    "intervals over studies; a dash where the condition does not occur. Findings are read by the rule labeller."
+    "intervals over studies; a dash where the condition does not occur. The rule labeller reads the findings."
 )
 
 
