@@ -130,7 +130,7 @@ def test_what_cannot_be_read_is_said_and_the_others_go_on(
         "old.txt": "not UTF-8",
     }
     assert "byte 3" in done.stderr
-    assert len(list((tmp_path / "out").iterdir())) == 6
+    assert len(list((tmp_path / "out").iterdir())) == 7  # three notes, their annotation, about.json
 
 
 def test_nothing_to_read_is_exit_code_3(run: Path, tiny_encoder: Path, tmp_path: Path) -> None:
