@@ -27,7 +27,7 @@ STUDIES = [
     study("Left pleural effusion.", "Right pleural effusion.", 0),
     study("Left pleural effusion. Cardiomegaly.", "Left pleural effusion.", 1),
     study("No acute disease.", "There is a right pneumothorax.", 2),
-    study("Diffuse bilateral nodular pattern of unknown age.", "No acute disease.", 3),
+    study("As before.", "No acute disease.", 3),
 ]
 
 
@@ -37,6 +37,7 @@ def test_missed_and_invented_findings_are_counted_by_condition() -> None:
     assert errors.by_condition["cardiomegaly"] == (Rate(count=1, of=1), Rate(count=0, of=0))
     assert errors.by_condition["pneumothorax"] == (Rate(count=0, of=0), Rate(count=1, of=1))
     assert "no finding" not in errors.by_condition
+    assert errors.unrecognised == Rate(count=1, of=4)
 
 
 def test_a_condition_that_does_not_occur_has_no_rate() -> None:

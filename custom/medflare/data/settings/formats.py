@@ -15,7 +15,7 @@ FORMATS: dict[str, frozenset[str]] = {
     "mimic_cxr": frozenset({"select", "sections", "reports", "visits", "demographics"}),
     "iu_xray": frozenset({"select", "sections"}),
     "chexpert_plus": frozenset({"file", "columns", "select", "sections"}),
-    "dicom_reports": frozenset({"file", "columns", "sections", "reports", "visits"}),
+    "dicom_reports": frozenset({"file", "columns", "sections", "reports", "select", "visits"}),
     "notes_jsonl": frozenset({"file", "select", "label_map", "tasks", "annotated"}),
     "brat": frozenset({"label_map", "tasks", "annotated"}),
     "i2b2_2010": frozenset({"label_map", "tasks", "annotated"}),
