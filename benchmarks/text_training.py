@@ -42,6 +42,7 @@ class Way:
     packs: bool
     full_wording: bool = False
     dropout: float = 0.0
+    fused: bool = False
 
 
 WAYS: dict[str, Way] = {
@@ -51,6 +52,8 @@ WAYS: dict[str, Way] = {
     "short wording, shared beginnings, fp32": Way("fp32", True),
     "short wording, shared beginnings, bf16": Way("bf16", True),
     "short wording, shared beginnings, nf4": Way("nf4", True),
+    "short wording, shared beginnings, fused, fp32": Way("fp32", True, fused=True),
+    "short wording, shared beginnings, fused, bf16": Way("bf16", True, fused=True),
 }
 
 
@@ -77,6 +80,8 @@ def make(way: Way, given: argparse.Namespace) -> ExtractionLearner:
             parameter.add_(0.01 * torch.randn(parameter.shape, generator=generator))
     learner.adapter.use(train=True)
     learner.model.backbone.model.train()
+    if not way.fused:
+        learner.model.fused = None
     return learner
 
 

@@ -20,8 +20,9 @@ from medflare.models.adapters.registry import attach
 from medflare.models.attention import use_attention
 from medflare.models.backbone import Backbone, autocast
 from medflare.models.evaluation_mode import evaluation_mode
+from medflare.models.fused_decoder import FusedDecoder, can_fuse
 from medflare.models.greedy_decoding import Guide, write_greedily
-from medflare.models.packed_batch import hidden_states, pack
+from medflare.models.packed_batch import PackedBatch, hidden_states, pack
 from medflare.models.padding import IGNORED, batches_by_length, pad_rows
 from medflare.models.report_generator import scaled_logits
 from medflare.models.text_backbone import TextBackbone
@@ -61,6 +62,7 @@ class TextModel(TextBackbone):
         # virtual tokens and dropout are of a row, and cannot be shared
         alone = self.adapters.positions or self.adapters.dropout
         self.packs = use_attention(backbone.model) and not alone
+        self.fused = FusedDecoder(backbone.model, self.adapters) if can_fuse(backbone.model) else None
 
     @property
     def context(self) -> int:
@@ -88,8 +90,12 @@ class TextModel(TextBackbone):
             alone: whether each row is computed by itself, so that it has a gradient of its own.
         """
         model = self.backbone.model
+        packs = self.packs and not alone
+        if packs and self.fused is not None and self.fused.available():
+            packed = self._packed(batch)
+            return self.fused.loss(packed), len(packed.targets)
         with autocast(self.backbone.precision, str(self.device)):
-            hidden, targets = self._answer_states(batch, self.packs and not alone)  # (K, H), (K,)
+            hidden, targets = self._answer_states(batch, packs)  # (K, H), (K,)
             logits = model.get_output_embeddings()(hidden).float()  # (K, vocabulary)
         logits = scaled_logits(logits, model.config)
         return F.cross_entropy(logits, targets, reduction="sum"), len(targets)
@@ -98,13 +104,16 @@ class TextModel(TextBackbone):
         """Return the hidden states (K, H) before the answers' K tokens, and these tokens (K,)."""
         decoder = self.backbone.model.get_decoder()
         if packed_rows:
-            packed = pack([item.ids for item in batch], [item.start for item in batch], self.device)
+            packed = self._packed(batch)
             return hidden_states(decoder, packed)[packed.sources], packed.targets
         ids, targets = _pad(batch, self.padding)  # (N, T)
         ids, targets = ids.to(self.device), targets[:, 1:].to(self.device)
         hidden = decoder(input_ids=ids[:, :-1], use_cache=False).last_hidden_state  # (N, T-1, H)
         kept = targets != IGNORED  # (N, T-1), K true
         return hidden[kept], targets[kept]
+
+    def _packed(self, batch: Sequence[Sequenced]) -> PackedBatch:
+        return pack([item.ids for item in batch], [item.start for item in batch], self.device)
 
     @torch.no_grad()
     def mean_loss(self, sequences: Sequence[Sequenced], batch: int) -> float:

@@ -76,13 +76,18 @@ def stir(model: TextModel) -> TextModel:
     return model
 
 
-def build(family: str = "llama", dropout: float = 0.0) -> TextModel:
-    make, targets, special = FAMILIES[family]
+def build(
+    family: str = "llama", dropout: float = 0.0, targets: Sequence[str] = (), precision: str = "fp32"
+) -> TextModel:
+    make, all_targets, special = FAMILIES[family]
     torch.manual_seed(0)
     net = make().requires_grad_(False).eval()
+    if precision == "bf16":
+        net.to(torch.bfloat16)
     backbone = Backbone(model=net, tokenizer=tokenizer(**special), name=family, fingerprint="", template={},
-                        precision="fp32", code_words=None, condition_words=None)  # fmt: skip
-    return stir(TextModel(backbone, LoraSettings(rank=4, targets=targets, dropout=dropout), (GENERIC,), 0))
+                        precision=precision, code_words=None, condition_words=None)  # fmt: skip
+    lora = LoraSettings(rank=4, targets=tuple(targets) or all_targets, dropout=dropout)
+    return stir(TextModel(backbone, lora, (GENERIC,), 0))
 
 
 @pytest.fixture(params=FAMILIES)

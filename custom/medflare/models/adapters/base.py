@@ -24,6 +24,16 @@ anchor + specialised. Methods with one adapter call it `generic`."""
 TensorSpec = dict[str, tuple[tuple[int, ...], torch.dtype]]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class LowRankPair:
+    """What LoRA adds to the frozen layer `base`: scale · (x Aᵀ) Bᵀ, A (ρ, in) and B (out, ρ)."""
+
+    base: Any
+    a: torch.nn.Parameter
+    b: torch.nn.Parameter
+    scale: float
+
+
 class AdapterSettings(Protocol):
     """Settings of any method."""
 
@@ -92,6 +102,13 @@ class AdapterSet(ABC):
         Outside, the frozen weights are bit for bit what they were. A method that cannot does nothing.
         """
         return nullcontext()
+
+    def low_rank_pairs(self) -> Mapping[Any, LowRankPair] | None:
+        """Return the pair of each adapted layer where these are all that the adapters in use compute.
+
+        None where they compute anything else, or the frozen layers are not plain matrices.
+        """
+        return None
 
     def copy(self, source: str, target: str) -> None:
         """Give one adapter the values of another."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from medflare.core.config import Settings
 from medflare.core.errors import ConfigError
-from medflare.models.adapters.base import PeftMethod
+from medflare.models.adapters.base import LowRankPair, PeftMethod
 from medflare.models.adapters.layer_adapters import LayerAdapters
 
 MOST_ALPHA = 1e6
@@ -80,7 +80,7 @@ class LoraAdapters(LayerAdapters):
 
         The frozen tensors are put back, not computed back: subtracting what was added would not be exact.
         """
-        if getattr(self.peft.base_model.model, "is_quantized", False):
+        if self._quantised:
             yield
             return
         bases = [layer.get_base_layer() for layer in self._layers]
@@ -94,6 +94,25 @@ class LoraAdapters(LayerAdapters):
             for layer, base, weight in zip(self._layers, bases, frozen, strict=True):
                 base.weight.data = weight
                 layer.merged_adapters.clear()
+
+    def low_rank_pairs(self) -> Mapping[Any, LowRankPair] | None:
+        alone = all(len(layer.active_adapters) == 1 and not layer.merged for layer in self._layers)
+        if self.dropout or self._quantised or not alone:
+            return None
+        active = [(layer, layer.active_adapters[0]) for layer in self._layers]
+        return {
+            layer: LowRankPair(
+                layer.get_base_layer(),
+                layer.lora_A[name].weight,
+                layer.lora_B[name].weight,
+                layer.scaling[name],
+            )
+            for layer, name in active
+        }
+
+    @property
+    def _quantised(self) -> bool:
+        return bool(getattr(self.peft.base_model.model, "is_quantized", False))
 
     def add_frozen(self, name: str, state: Mapping[str, Tensor]) -> None:
         """Add or replace an adapter of whatever ranks `state` has, at the scale a/ρ of the others."""

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fused decoder gives loss and gradients of transformers and PEFT, and steps aside where it cannot."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from test_packed_batch import ROWS
+from test_text_model import PROJECTIONS, build, gradients, same
+
+from medflare.models.adapters.base import GENERIC
+from medflare.models.text_model import TextModel
+
+
+def unfused(model: TextModel) -> TextModel:
+    """Return the model as transformers and PEFT compute it, on the same weights."""
+    model.fused = None
+    return model
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+@pytest.mark.parametrize("targets", [PROJECTIONS, ("q_proj", "v_proj"), ("up_proj", "down_proj")])
+def test_loss_and_gradients_are_those_of_transformers_and_peft(family: str, targets: tuple[str, ...]) -> None:
+    fused, plain = build(family, targets=targets), unfused(build(family, targets=targets))
+    assert fused.fused is not None
+    assert fused.fused.available()
+    (loss, tokens), (expected, count) = fused.loss(ROWS), plain.loss(ROWS)
+    assert (tokens, loss.item()) == (count, pytest.approx(expected.item(), abs=1e-5))
+    assert same(gradients(fused, ROWS), gradients(plain, ROWS))
+
+
+def test_in_bf16_the_gradient_is_as_near_to_fp32_as_before() -> None:
+    exact = torch.cat([g.flatten() for g in gradients(build(), ROWS)])
+    errors = []
+    for model in (build(precision="bf16"), unfused(build(precision="bf16"))):
+        found = torch.cat([g.flatten() for g in gradients(model, ROWS)])
+        errors.append(float((found - exact).norm() / exact.norm()))
+    assert 0 < errors[0] < min(1.3 * errors[1], 0.05)
+
+
+def test_answers_of_more_rows_than_one_part_of_the_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = build().loss(ROWS)[0].item()
+    monkeypatch.setattr("medflare.models.fused_operations.ROWS_OF_LOGITS", 3)
+    assert build().loss(ROWS)[0].item() == pytest.approx(whole, abs=1e-5)
+
+
+def test_frozen_weights_are_not_stored_twice_and_merging_leaves_them_right() -> None:
+    model, plain = build(), unfused(build())
+    model.loss(ROWS)
+    layer = model.backbone.model.get_decoder().layers[0].self_attn
+    bases = [part.get_base_layer().weight for part in (layer.q_proj, layer.k_proj, layer.v_proj)]
+    assert len({weight.untyped_storage().data_ptr() for weight in bases}) == 1
+    with model.adapters.merged():
+        pass
+    assert model.loss(ROWS)[0].item() == pytest.approx(plain.loss(ROWS)[0].item(), abs=1e-5)
+
+
+def test_weights_that_were_replaced_are_seen() -> None:
+    model, plain = build(), unfused(build())
+    model.loss(ROWS)
+    for one in (model, plain):
+        weight = one.backbone.model.get_decoder().layers[1].mlp.gate_proj.get_base_layer().weight
+        weight.data = weight.data * 1.5
+    assert model.loss(ROWS)[0].item() == pytest.approx(plain.loss(ROWS)[0].item(), abs=1e-5)
+
+
+def test_frozen_factors_have_no_gradient() -> None:
+    model = build()
+    factors = model.adapters.parameters(GENERIC)
+    for factor in factors[::2]:
+        factor.requires_grad_(False)
+    gradients(model, ROWS)
+    assert [factor.grad is None for factor in factors] == [True, False] * (len(factors) // 2)
+
+
+def test_gradient_checkpointing_and_merged_adapters_are_left_to_transformers() -> None:
+    model = build()
+    fused = model.fused
+    assert fused is not None
+    with model.adapters.merged():
+        assert not fused.available()
+    assert fused.available()
+    model.checkpoint_gradients()
+    assert not fused.available()
