@@ -17,6 +17,8 @@ from medflare.core.errors import ConfigError, DataError
 from medflare.models.backbone import LOADING
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+RUNNING = ("running_mean", "running_var")
+"""Ends of the names of batch norm statistics."""
 CLASSIFIERS = ("fc.", "heads.", "classifier.", "layernorm.")
 """Starts of the names of tensors that only a classifier has."""
 CVT_21: dict[str, Any] = {"depth": [1, 4, 16]}
@@ -133,8 +135,22 @@ class VisualEncoder(nn.Module):
         """
         names = [name for name in self.state_dict() if not name.endswith("num_batches_tracked")]
         if self.settings.batch_norm == "local":
-            names = [name for name in names if not name.endswith(("running_mean", "running_var"))]
+            names = [name for name in names if not name.endswith(RUNNING)]
         return names
+
+    def shared_tensors(self) -> dict[str, Tensor]:
+        """Return the communicated tensors themselves, by name with `encoder.` before it."""
+        tensors = self.state_dict(keep_vars=True)
+        return {f"encoder.{name}": tensors[name] for name in self.shared_names()}
+
+    def local_buffers(self) -> dict[str, Tensor]:
+        """Return the running statistics that stay at the site (`batch_norm: local`), named as shared ones."""
+        shared = set(self.shared_names())
+        return {
+            f"encoder.{name}": value
+            for name, value in self.state_dict(keep_vars=True).items()
+            if name not in shared and name.endswith(RUNNING)
+        }
 
 
 class _ViTGrid(nn.Module):

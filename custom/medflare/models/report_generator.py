@@ -156,8 +156,7 @@ class ReportGenerator(EvaluatedModule):
 
     def shared_tensors(self) -> dict[str, Tensor]:
         """Return the tensors outside the adapters that may be communicated, by name."""
-        encoder = self.encoder.state_dict(keep_vars=True)
-        shared: dict[str, Tensor] = {f"encoder.{n}": encoder[n] for n in self.encoder.shared_names()}
+        shared = self.encoder.shared_tensors()
         shared |= {f"projection.{n}": p for n, p in self.projection.named_parameters()}
         shared |= {f"head.{n}": p for n, p in self.head.named_parameters()}
         shared["prompts"] = self.prompts
@@ -165,12 +164,7 @@ class ReportGenerator(EvaluatedModule):
 
     def local_buffers(self) -> dict[str, Tensor]:
         """Return the running statistics that stay at the site (`batch_norm: local`)."""
-        shared = set(self.encoder.shared_names())
-        return {
-            f"encoder.{name}": value
-            for name, value in self.encoder.state_dict(keep_vars=True).items()
-            if name not in shared and name.endswith(("running_mean", "running_var"))
-        }
+        return self.encoder.local_buffers()
 
     def encode_images(self, images: Tensor) -> VisualFeatures:
         """Return the features of images (B, 1, H, W) in [0, 1]: `encode`, then `project`."""

@@ -133,19 +133,13 @@ class VocabularyWriter(EvaluatedModule):
 
     def shared_tensors(self) -> dict[str, Tensor]:
         """Return every weight, and running statistics unless they stay local."""
-        encoder = self.encoder.state_dict(keep_vars=True)
-        shared: dict[str, Tensor] = {f"encoder.{n}": encoder[n] for n in self.encoder.shared_names()}
+        shared = self.encoder.shared_tensors()
         rest = {n: p for n, p in self.named_parameters() if not n.startswith("encoder.")}
         return shared | rest
 
     def local_buffers(self) -> dict[str, Tensor]:
         """Return the running statistics that stay at the site (`batch_norm: local`)."""
-        shared = set(self.encoder.shared_names())
-        return {
-            f"encoder.{name}": value
-            for name, value in self.encoder.state_dict(keep_vars=True).items()
-            if name not in shared and name.endswith(("running_mean", "running_var"))
-        }
+        return self.encoder.local_buffers()
 
     # ---- drafts ------------------------------------------------------------------------------------------
 
