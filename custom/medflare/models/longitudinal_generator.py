@@ -112,9 +112,7 @@ class LongitudinalGenerator(ReportGenerator):
         if self.patient is not None:
             shared |= {PATIENT + n: p for n, p in self.patient.shared_parameters().items()}
         if self.parts.train_backbone:
-            encoder = self.encoder.state_dict(keep_vars=True)
-            shared |= {f"encoder.{n}": encoder[n] for n in self.encoder.shared_names()}
-            shared |= self._decoder()
+            shared |= self.encoder.shared_tensors() | self._decoder()
         return shared
 
     def _decoder(self) -> dict[str, nn.Parameter]:
