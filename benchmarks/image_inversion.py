@@ -34,7 +34,7 @@ PART = {"layers": 2, "width": WIDTH, "attention_heads": 2}
 def pictures(folder: Path, most: int) -> Tensor:
     """Return the first pictures of a folder, grey squares (N, 1, SIDE, SIDE) in [0, 1]."""
     files = sorted(p for p in folder.iterdir() if p.suffix in (".png", ".jpg"))[:most]
-    grey = [ImageOps.fit(Image.open(file).convert("L"), (SIDE, SIDE)) for file in files]
+    grey = [np.asarray(ImageOps.fit(Image.open(file).convert("L"), (SIDE, SIDE))) for file in files]
     return torch.from_numpy(np.stack(grey)).float().unsqueeze(1) / 255
 
 

@@ -99,7 +99,7 @@ class AfterStep(TrainerCallback):
     def on_optimizer_step(self, *unused: Any, **also_unused: Any) -> None:
         self.adapters.after_step()
 
-    def on_step_end(self, arguments: Any, state: Any, *unused: Any, **also_unused: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **unused: Any) -> None:
         report_progress("steps", state.global_step, state.max_steps)
 
 
