@@ -117,6 +117,7 @@ compare-full: $(VENV)/.installed
 	$(BIN)/python -m method_comparison run all --workers 2
 
 mutation: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet 'mutmut>=3.8'
 	OMP_NUM_THREADS=1 $(BIN)/python -m tools.mutation $(or $(MODULE),all)
 
 server-cost: $(VENV)/.installed

@@ -23,7 +23,7 @@ def state_digest(state: Mapping[str, Tensor]) -> str:
     for name in sorted(state):
         value = state[name].detach().cpu().contiguous()
         total.update(f"{name}|{value.dtype}|{tuple(value.shape)}|".encode())
-        total.update(value.reshape(-1).view(torch.uint8).numpy())
+        total.update(value.reshape(-1).view(torch.uint8).numpy().data)
     return total.hexdigest()
 
 
