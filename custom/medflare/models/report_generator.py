@@ -27,7 +27,7 @@ from medflare.models.adapters.registry import PeftChoice, attach, effective_sett
 from medflare.models.backbone import Backbone, autocast
 from medflare.models.encoders import EncoderSettings, VisualEncoder
 from medflare.models.evaluation_mode import EvaluatedModule
-from medflare.models.plain_attention import use_plain_attention
+from medflare.models.attention import use_attention
 
 ADAPTER_PREFIX = "adapter."
 
@@ -125,7 +125,7 @@ class ReportGenerator(EvaluatedModule):
             if settings.projection_norm:
                 self.projection.append(nn.LayerNorm(backbone.hidden))
             self.head = nn.Linear(self.encoder.width, len(CONDITIONS) * len(Code))
-        use_plain_attention(backbone.model)
+        use_attention(backbone.model)
         # a layer of its own, not a bare parameter: per-example gradients are taken at layers
         self.prompt_table = nn.Embedding.from_pretrained(self._first_prompts(seed), freeze=False)
         self.register_buffer("marks", self._marks(), persistent=False)

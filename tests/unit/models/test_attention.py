@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from medflare.models.attention import attention
+from medflare.models.attention import ATTENTION, attention, use_attention
 
 CAUSAL = SimpleNamespace(num_key_value_groups=1, is_causal=True)
 
@@ -27,3 +27,31 @@ def test_bf16_of_several_tokens_is_computed_in_fp32_and_everything_else_as_it_is
     expected = F.scaled_dot_product_attention(*inputs, is_causal=tokens > 1, scale=0.25)
     assert mixed.dtype == dtype
     assert torch.equal(mixed, expected.to(dtype).transpose(1, 2))
+
+
+def test_a_decoder_in_bf16_computes_the_same_with_it() -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=40,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+    )
+    model = LlamaForCausalLM(config).to(torch.bfloat16).eval()
+    tokens, mask = torch.randint(40, (2, 9)), torch.ones(2, 9, dtype=torch.long)
+    mask[1, :4] = 0
+    greedy = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0}
+    with torch.no_grad():
+        fused = model(tokens, attention_mask=mask).logits
+        written = model.generate(tokens, attention_mask=mask, **greedy)
+        assert use_attention(model)
+        assert model.config._attn_implementation == ATTENTION
+        ours = model(tokens, attention_mask=mask).logits
+        again = model.generate(tokens, attention_mask=mask, **greedy)
+    torch.testing.assert_close(ours[0], fused[0], atol=0.02, rtol=0.02)
+    torch.testing.assert_close(ours[1, 4:], fused[1, 4:], atol=0.02, rtol=0.02)
+    assert torch.equal(written, again)
