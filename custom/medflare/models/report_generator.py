@@ -24,10 +24,10 @@ from medflare.models.adapters.base import AdapterSettings
 from medflare.models.adapters.lora import LoraChoice, LoraSettings
 from medflare.models.adapters.none import NoAdapters
 from medflare.models.adapters.registry import PeftChoice, attach, effective_settings
+from medflare.models.attention import use_attention
 from medflare.models.backbone import Backbone, autocast
 from medflare.models.encoders import EncoderSettings, VisualEncoder
 from medflare.models.evaluation_mode import EvaluatedModule
-from medflare.models.attention import use_attention
 
 ADAPTER_PREFIX = "adapter."
 
