@@ -19,11 +19,17 @@ if TYPE_CHECKING:
 EXAMPLES = 5
 SHOWN = 100
 """Characters of a text that an example shows."""
+HEAD = (
+    "# Written by `medflare cohort init`. Check every line with a comment: it was guessed.",
+    "# All settings: docs/reference/site_yaml.md. See what is read: medflare cohort inspect <this file>",
+)
 
 
 @plain_errors
 def init(
-    folder: Path = typer.Argument(..., help="Folder with the hospital's files."),
+    folders: list[Path] = typer.Argument(
+        ..., help="Folder with the hospital's files; several, for the simulator, become one site each."
+    ),
     out: Path = typer.Option(Path("site.yaml"), "--out", "-o", help="File to write."),
     name: str | None = typer.Option(None, "--name", help="The site's name; default the folder's."),
     split_by: str | None = typer.Option(
@@ -37,33 +43,60 @@ def init(
     Five records are shown as they will be read. Check them: a guess is no more than that.
 
     [bold]Example[/bold]: medflare cohort init /data/cxr
+    [bold]Example[/bold]: medflare cohort init /data/north /data/south
     [bold]Example[/bold]: medflare cohort init /data/export --split-by hospital --out studies.yaml
     """
-    from medflare.core.config import parse
     from medflare.core.errors import ConfigError, DataError
-    from medflare.data.cohort import Cohort
     from medflare.data.cohort_summary import summarise
-    from medflare.data.detection.formats import guess_cohort
-    from medflare.data.detection.label_map import with_label_map
-    from medflare.data.load import load_cohort
-    from medflare.data.settings.cohort import CohortConfig
-    from medflare.data.settings.site import load_site_file
 
     if out.exists() and not overwrite:
         raise ConfigError(f"{out}: is there already; --overwrite replaces it, --out names another file.")
-    guess = guess_cohort(folder)
-    document = {"format": guess.format, "root": str(folder.resolve()), **guess.settings}
-    guess = with_label_map(guess, parse(CohortConfig, document, str(folder)))
+    if len(folders) > 1 and (split_by is not None or name is not None):
+        raise ConfigError("--name and --split-by speak of one folder; several become one site each.")
+    guesses = {folder.resolve(): _guess(folder) for folder in folders}
+    (first, guess), *further = guesses.items()
     if split_by is not None and split_by not in guess.sites:
         columns = ", ".join(guess.sites) or "none"
         raise ConfigError(f"--split-by {split_by}: no column of hospitals; columns that seem one: {columns}.")
     values = guess.sites[split_by] if split_by is not None else ()
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(
-        site_file(guess, folder, name or folder.resolve().name, split_by, values), encoding="utf-8"
+    text = (
+        file_of_folders(guesses) if further else site_file(guess, first, name or first.name, split_by, values)
     )
-    cohorts, problems = dict[str, Cohort](), list[str]()
-    for site, config in load_site_file(out).items():
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(text, encoding="utf-8")
+    cohorts, problems = _read(out)
+    if as_json:
+        summaries = {site: summarise(cohort) for site, cohort in cohorts.items()}
+        facts = {"file": str(out), "problems": problems, "cohorts": summaries}
+        each = {_site_name(folder.name): _facts(found) for folder, found in guesses.items()}
+        print_json(facts | ({"folders": each} if further else _facts(guess)))
+    else:
+        _show(guesses, cohorts, out)
+    for problem in problems:
+        typer.secho(problem, fg=typer.colors.RED, err=True)
+    if problems:
+        raise typer.Exit(DataError.exit_code)
+
+
+def _guess(folder: Path) -> CohortGuess:
+    from medflare.core.config import parse
+    from medflare.data.detection.formats import guess_cohort
+    from medflare.data.detection.label_map import with_label_map
+    from medflare.data.settings.cohort import CohortConfig
+
+    guess = guess_cohort(folder)
+    document = {"format": guess.format, "root": str(folder.resolve()), **guess.settings}
+    return with_label_map(guess, parse(CohortConfig, document, str(folder)))
+
+
+def _read(file: Path) -> tuple[dict[str, Cohort], list[str]]:
+    """Return the cohorts of a site file, and what keeps a site from being read as it stands."""
+    from medflare.core.errors import DataError
+    from medflare.data.load import load_cohort
+    from medflare.data.settings.site import load_site_file
+
+    cohorts, problems = dict[str, "Cohort"](), list[str]()
+    for site, config in load_site_file(file).items():
         try:
             cohorts[site] = load_cohort(config)
         except DataError as error:  # most often more than max_skipped; the file stays, to be mended
@@ -71,31 +104,40 @@ def init(
             tolerant = [part.model_copy(update={"max_skipped": 1.0}) for part in config.cohort]
             with suppress(DataError):
                 cohorts[site] = load_cohort(config.model_copy(update={"cohort": tuple(tolerant)}))
-    if as_json:
-        summaries = {site: summarise(cohort) for site, cohort in cohorts.items()}
-        facts = {
-            "file": str(out),
-            "format": guess.format,
-            "settings": guess.settings,
-            "reasons": guess.reasons,
-        }
-        print_json(facts | {"remarks": list(guess.remarks), "problems": problems, "cohorts": summaries})
-    else:
-        _show(guess, cohorts, out)
-    for problem in problems:
-        typer.secho(problem, fg=typer.colors.RED, err=True)
-    if problems:
-        raise typer.Exit(DataError.exit_code)
+    return cohorts, problems
+
+
+def _facts(guess: CohortGuess) -> dict[str, Any]:
+    return {
+        "format": guess.format,
+        "settings": guess.settings,
+        "reasons": guess.reasons,
+        "remarks": list(guess.remarks),
+    }
+
+
+def file_of_folders(guesses: Mapping[Path, CohortGuess]) -> str:
+    """Return the text of a site.yaml with one site for each folder, named after it.
+
+    Raises:
+        ConfigError: two folders have one name.
+    """
+    from medflare.core.errors import ConfigError
+
+    body: list[str] = ["sites:"]
+    for folder, guess in guesses.items():
+        name = f"  {_scalar(_site_name(folder.name))}:"
+        if name in body:
+            raise ConfigError(f"{folder}: another folder is named {folder.name} too; rename one of them.")
+        body += [name, *(f"    {line}" for line in _cohort_lines(guess, folder, {}))]
+    return "\n".join([*HEAD, *body]) + "\n"
 
 
 def site_file(
     guess: CohortGuess, folder: Path, name: str, column: str | None = None, values: tuple[str, ...] = ()
 ) -> str:
     """Return the text of a site.yaml: one site, or one for each value of a column."""
-    head = [
-        "# Written by `medflare cohort init`. Check every line with a comment: it was guessed.",
-        "# All settings: docs/reference/site_yaml.md. See what is read: medflare cohort inspect <this file>",
-    ]
+    head = list(HEAD)
     if not values:
         body = [f"name: {_scalar(_site_name(name))}", *_cohort_lines(guess, folder, {})]
         if guess.sites:
@@ -147,7 +189,7 @@ def _site_name(text: str) -> str:
     return "-".join(part for part in letters.split("-") if part) or "site-1"
 
 
-def _show(guess: CohortGuess, cohorts: Mapping[str, Cohort], out: Path) -> None:
+def _show(guesses: Mapping[Path, CohortGuess], cohorts: Mapping[str, Cohort], out: Path) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -156,7 +198,8 @@ def _show(guess: CohortGuess, cohorts: Mapping[str, Cohort], out: Path) -> None:
     from medflare.data.cohort_summary import summarise
 
     console = Console()
-    console.print(f"[bold]{guess.format}[/bold]: {guess.reasons.get('format', '')}")
+    for folder, guess in guesses.items():
+        console.print(f"{folder.name}: [bold]{guess.format}[/bold]: {guess.reasons.get('format', '')}")
     for site, cohort in cohorts.items():
         summary = summarise(cohort)
         print_summary(summary | {"name": site, "labels": {}})
@@ -166,7 +209,7 @@ def _show(guess: CohortGuess, cohorts: Mapping[str, Cohort], out: Path) -> None:
         for row in examples(cohort):
             table.add_row(*(escape(cell) for cell in row))
         console.print(table)
-    for remark in guess.remarks:
+    for remark in dict.fromkeys(remark for guess in guesses.values() for remark in guess.remarks):
         console.print(escape(remark), style="yellow")
     console.print(f"Written: {out}. Check it, then: medflare cohort inspect {out}")
 

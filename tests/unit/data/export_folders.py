@@ -42,6 +42,15 @@ def label_studio(root: Path, count: Callable[[int], int] = units, **changes: Any
     return root
 
 
+def label_studio_min(root: Path) -> Path:
+    """The same note as JSON-MIN, which has no links."""
+    spans = [{"start": units(s), "end": units(e), "text": TEXT[s:e], "labels": [n]} for _, n, (s, e) in SPANS]
+    task = {"id": 7, "text": TEXT, "patient_id": "p1", "split": "dev", "label": spans, "annotator": 1}
+    times = {"created_at": "2026-01-01T00:00:00Z", "updated_at": "2026-01-01T00:00:00Z", "lead_time": 9.2}
+    folders.write(root / "export.json", json.dumps([task | {"annotation_id": 3} | times]))
+    return root
+
+
 def doccano(root: Path) -> Path:
     entities = [
         {"id": int(name), "label": label, "start_offset": s, "end_offset": e} for name, label, (s, e) in SPANS
@@ -52,7 +61,10 @@ def doccano(root: Path) -> Path:
 
 
 def prodigy(root: Path) -> Path:
-    spans = {name: {"start": s, "end": e, "label": label} for name, label, (s, e) in SPANS}
+    spans = {
+        name: {"start": s, "end": e, "label": label, "token_start": number, "token_end": number}
+        for number, (name, label, (s, e)) in enumerate(SPANS)
+    }
     relations = [
         {"head": 0, "child": 0, "head_span": spans[a], "child_span": spans[b], "label": "hasAttr"}
         for a, b in LINKS
@@ -64,13 +76,17 @@ def prodigy(root: Path) -> Path:
         "spans": list(spans.values()),
         "relations": relations,
         "meta": meta,
+        "answer": "accept",
+        "tokens": [{"text": "severe", "start": 8, "end": 14, "id": 0, "ws": True}],
     }
-    rejected = {"text": "Another one.", "spans": [], "answer": "reject"}
-    folders.write(root / "out.jsonl", "\n".join(json.dumps(row) for row in (kept, rejected)))
+    others = [{"text": "Another.", "spans": [], "answer": answer} for answer in ("reject", "ignore")]
+    folders.write(root / "out.jsonl", "\n".join(json.dumps(row) for row in (kept, *others)))
     return root
 
 
-def cas_xmi(root: Path, head: str = "", text: str = TEXT, layer: str = "custom:Span") -> Path:
+def cas_xmi(
+    root: Path, head: str = "", text: str = TEXT, layer: str = "custom:Span", further: str = ""
+) -> Path:
     spans = "".join(
         f'<{layer} xmi:id="{name}" sofa="9" begin="{units(s)}" end="{units(e)}" label="{label}"/>'
         for name, label, (s, e) in SPANS
@@ -85,7 +101,7 @@ def cas_xmi(root: Path, head: str = "", text: str = TEXT, layer: str = "custom:S
         f'<?xml version="1.0" encoding="UTF-8"?>{head}<xmi:XMI xmlns:xmi="http://www.omg.org/XMI" '
         'xmlns:cas="http:///uima/cas.ecore" xmlns:custom="http:///custom.ecore" '
         'xmlns:pos="http:///de/tudarmstadt/ukp/dkpro/core/api/lexmorph/type/pos.ecore" xmi:version="2.0">'
-        f'<pos:POS xmi:id="50" sofa="9" begin="0" end="2" value="NN"/>{spans}{links}{sofa}</xmi:XMI>'
+        f'<pos:POS xmi:id="50" sofa="9" begin="0" end="2" value="NN"/>{spans}{links}{further}{sofa}</xmi:XMI>'
     )
     folders.write(root / "dev" / "n1.xmi", body)
     return root

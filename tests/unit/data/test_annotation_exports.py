@@ -58,6 +58,29 @@ def test_label_studio_offsets_may_be_code_points(tmp_path: Path) -> None:
     assert sorted(folders.words(note).values()) == ["No", "fever", "pain", "severe"]
 
 
+def test_json_min_of_label_studio_has_spans_without_links(tmp_path: Path) -> None:
+    note = one_note("label_studio", exports.label_studio_min(tmp_path))
+    assert (note.note_id, note.patient_id, note.split) == ("7", "p1", "val")
+    assert sorted(folders.words(note).values()) == ["No", "fever", "pain", "severe"]
+    assert folders.links(note) == set()
+
+
+def test_links_of_label_studio_need_no_name(tmp_path: Path) -> None:
+    root = exports.label_studio(tmp_path)
+    (task,) = json.loads((root / "export.json").read_text())
+    for result in task["annotations"][0]["result"]:
+        if result["type"] == "relation":
+            del result["labels"]
+    folders.write(root / "export.json", json.dumps([task]))
+    assert len(folders.links(one_note("label_studio", root))) == 2
+
+
+@pytest.mark.parametrize("key", ["label", "labels"])
+def test_doccano_names_its_lists_of_spans_label_or_labels(key: str, tmp_path: Path) -> None:
+    folders.jsonl(tmp_path, {"id": 1, "text": "pain", key: [[0, 4, "problem"]], "Comments": []})
+    assert folders.words(one_note("doccano", tmp_path)) == {"S1": "pain"}
+
+
 def test_label_studio_counts_what_it_leaves_out(tmp_path: Path) -> None:
     more = [{"result": [], "was_cancelled": True}, {"result": []}, {"result": []}]
     cohort = read_cohort("label_studio", exports.label_studio(tmp_path, annotations=more))
@@ -70,7 +93,7 @@ def test_label_studio_counts_what_it_leaves_out(tmp_path: Path) -> None:
         ({"data": {"body": TEXT}}, "empty note"),
         ({"annotations": []}, "text without annotation"),
         ({"annotations": [{"result": [{"type": "labels", "value": {"start": 1}}]}]}, "malformed entity"),
-        ({"annotations": [{"result": [{"type": "relation", "labels": []}]}]}, "malformed relation"),
+        ({"annotations": [{"result": [{"type": "relation", "labels": []}]}]}, "relation without entity"),
         ({"annotations": 3}, "malformed task"),
     ],
 )
@@ -116,7 +139,7 @@ def test_a_bad_row_of_doccano_is_skipped(row: Any, reason: str, tmp_path: Path) 
 
 def test_prodigy_reads_accepted_rows_and_counts_the_others(tmp_path: Path) -> None:
     cohort = read_cohort("prodigy", exports.prodigy(tmp_path))
-    assert cohort.annotation.lines_left_out == {"reject row": 1}
+    assert cohort.annotation.lines_left_out == {"reject row": 1, "ignore row": 1}
 
 
 def test_structural_layers_of_a_cas_are_no_entities_and_others_can_be_named(tmp_path: Path) -> None:
@@ -125,6 +148,17 @@ def test_structural_layers_of_a_cas_are_no_entities_and_others_can_be_named(tmp_
     layer = "de.tudarmstadt.ukp.dkpro.core.api.lexmorph.type.pos.Span"
     named = one_note("cas_xmi", root, select={"layer": layer})
     assert sorted(folders.words(named).values()) == ["No", "fever", "pain", "severe"]
+
+
+def test_of_several_views_of_a_cas_the_initial_one_is_read(tmp_path: Path) -> None:
+    further = (
+        '<cas:Sofa xmi:id="60" sofaNum="2" sofaID="translation" sofaString="Schmerz."/>'
+        '<custom:Span xmi:id="61" sofa="60" begin="0" end="7" label="problem"/>'
+        '<cas:View sofa="60" members="61"/><cas:View sofa="9" members="1 2 3 4"/>'
+    )
+    cohort = read_cohort("cas_xmi", exports.cas_xmi(tmp_path, further=further))
+    assert sorted(folders.words(cohort.notes[0]).values()) == ["No", "fever", "pain", "severe"]
+    assert cohort.annotation.lines_left_out == {"further view": 1}
 
 
 def test_a_cas_that_declares_entities_is_refused_unread(tmp_path: Path) -> None:

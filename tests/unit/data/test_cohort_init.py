@@ -52,6 +52,7 @@ LAYOUTS: dict[str, tuple[str, Callable[[Path], Path], int]] = {
     "brat": ("brat", note_folders.brat, 1),
     "cas": ("cas_xmi", export_folders.cas_xmi, 1),
     "label studio": ("label_studio", export_folders.label_studio, 1),
+    "label studio, JSON-MIN": ("label_studio", export_folders.label_studio_min, 1),
     "doccano": ("doccano", export_folders.doccano, 1),
     "prodigy": ("prodigy", export_folders.prodigy, 1),
     "fhir": ("fhir_ndjson", bulk_export, 1),
@@ -89,6 +90,24 @@ def test_a_column_of_hospitals_becomes_sites(tmp_path: Path) -> None:
     assert "columns that seem one: hospital" in refusal(
         2, "cohort", "init", root, "--out", tmp_path / "other.yaml", "--split-by", "Gender"
     )
+
+
+def test_several_folders_become_sites_and_two_of_one_name_are_refused(tmp_path: Path) -> None:
+    north = cohort_folders.dicom_reports(tmp_path / "North Hospital")
+    south, file = csv_of_studies(tmp_path / "south"), tmp_path / "site.yaml"
+    init = facts("cohort", "init", north, south, "--out", file)
+    assert {site: found["format"] for site, found in init["folders"].items()} == {
+        "north-hospital": "dicom_reports",
+        "south": "manifest",
+    }
+    sites = facts("cohort", "inspect", file, "--no-images")
+    assert [(site["name"], site["studies"]) for site in sites] == [("north-hospital", 6), ("south", 6)]
+    other = csv_of_studies(tmp_path / "elsewhere" / "south")
+    asked = refusal(2, "cohort", "init", south, other, "--out", tmp_path / "other.yaml")
+    assert "another folder is named south too" in asked
+    asked = refusal(2, "cohort", "init", north, south, "--name", "x", "--out", tmp_path / "other.yaml")
+    assert "speak of one folder" in asked
+    assert not (tmp_path / "other.yaml").exists()
 
 
 def test_a_table_without_patients_gets_ids_and_says_so(tmp_path: Path) -> None:

@@ -48,6 +48,32 @@ def test_reports_may_lie_in_a_folder_of_their_own(tmp_path: Path) -> None:
     assert {study.report for study in studies} == set(folders.REPORTS)
 
 
+@pytest.mark.parametrize("name", ["accession", "text"])
+def test_a_name_of_two_studies_gives_neither_of_them_a_report(name: str, tmp_path: Path) -> None:
+    root = folders.dicom_reports(tmp_path)
+    rows = [{"accession": f"A{index}", "report": folders.REPORTS[index]} for index in (4, 5)]
+    if name == "accession":
+        again = {"StudyInstanceUID": "1.2.9", "PatientID": "p9", "AccessionNumber": "A4", "Modality": "DX"}
+        folders.write_dicom(root / "s9" / "IM1", folders.corner_image(), **again)
+        lost = ["1.2.4", "1.2.9"]
+    else:
+        rows, lost = rows[:1], ["1.2.5"]
+        (root / "s5" / "IM0.txt").write_text("Clear.")
+    folders.write_csv(root / "reports.csv", rows)
+    cohort = read_cohort("dicom_reports", root, file="reports.csv", max_skipped=0.5)
+    assert [(item.record, item.reason) for item in cohort.skipped] == [
+        (uid, "ambiguous report") for uid in lost
+    ]
+
+
+def test_a_table_may_name_images_by_their_path(tmp_path: Path) -> None:
+    root = folders.dicom_reports(tmp_path)
+    rows = [{"image": f"s{index}/IM0", "report": f"Report {index}."} for index in range(6)]
+    folders.write_csv(root / "reports.csv", rows)
+    studies = read_cohort("dicom_reports", root, file="reports.csv").studies
+    assert [study.report for study in studies] == [f"Report {index}." for index in range(6)]
+
+
 def test_a_damaged_file_costs_itself_only(tmp_path: Path) -> None:
     root = folders.dicom_reports(tmp_path)
     (root / "s9.dcm").write_bytes(b"\0" * 128 + b"DICM" + b"\xff" * 40)

@@ -20,6 +20,11 @@ PLAIN = {"contentType": "text/plain; charset=utf-8", "data": base64.b64encode(b"
 PAGE = "<div><h1>Note</h1><style>p {}</style><p>Severe&nbsp;<b>pain</b>.</p><p>No fever.</p></div>"
 HTML = {"contentType": "text/html", "data": base64.b64encode(PAGE.encode()).decode()}
 PDF = {"contentType": "application/pdf"}
+BROKEN = PLAIN | {"data": "U2V2\nZXJl\r\nIHBhaW4u"}
+LATIN = {
+    "contentType": "text/plain; charset=ISO-8859-1",
+    "data": base64.b64encode("Ödem.".encode("latin-1")).decode(),
+}
 ELSEWHERE = {"contentType": "text/plain", "url": "https://fhir.example/Binary/b1"}
 
 
@@ -34,7 +39,10 @@ def fhir(root: Path, *rows: dict[str, Any], **settings: Any) -> Any:
         (exports.resource(content=[{"attachment": PLAIN, "format": {"code": "x"}}]), "Severe pain."),
         (exports.resource(content=[{"attachment": HTML}]), "Note\nSevere pain.\nNo fever."),
         (exports.resource(content=[{"attachment": ELSEWHERE}]), "No fever."),
-        (exports.resource("DiagnosticReport", "final", presentedForm=[PLAIN]), "Severe pain."),
+        (exports.resource("DiagnosticReport", "final", presentedForm=[PDF, PLAIN]), "Severe pain."),
+        (exports.resource("DiagnosticReport", "final", presentedForm=[BROKEN]), "Severe pain."),
+        (exports.resource("DiagnosticReport", "final", presentedForm=[LATIN]), "Ödem."),
+        (exports.resource("DiagnosticReport", "final", presentedForm=[PDF], conclusion="Clear."), "Clear."),
         (exports.resource("DiagnosticReport", "amended", conclusion="Pneumonia."), "Pneumonia."),
         (exports.resource("DiagnosticReport", "final", text={"status": "generated", "div": PAGE}), "Note"),
     ],
@@ -46,19 +54,45 @@ def test_the_text_of_a_resource_is_read_from_where_it_stands(row: Any, text: str
     assert (note.note_id, note.patient_id) == (f"{row['resourceType']}/d1", "Patient/7")
 
 
+def test_one_person_is_one_patient_in_every_form_of_reference_and_after_a_merge(tmp_path: Path) -> None:
+    forms = (
+        "Patient/7",
+        "https://fhir.example/r4/Patient/7",
+        "Patient/7/_history/2",
+        "Patient/6",
+        "Patient/5",
+    )
+    rows = [
+        exports.resource(id=f"d{number}", content=[{"attachment": PLAIN}], subject={"reference": form})
+        for number, form in enumerate(forms)
+    ]
+    merges = {"6": "7", "4": "3", "3": "4", "5": "4"}  # of a circle nobody is merged
+    patients = [
+        {
+            "resourceType": "Patient",
+            "id": old,
+            "link": [{"other": {"reference": f"Patient/{new}"}, "type": "replaced-by"}],
+        }
+        for old, new in merges.items()
+    ]
+    cohort = fhir(tmp_path, *rows, *patients)
+    assert [note.patient_id for note in cohort.notes] == ["Patient/7"] * 4 + ["Patient/5"]
+    assert cohort.annotation.lines_left_out == {}
+
+
 def test_only_final_resources_are_read_and_others_are_counted(tmp_path: Path) -> None:
     rows = [
         exports.resource(content=[{"attachment": PLAIN}]),
         exports.resource(id="d2", status="entered-in-error"),
         exports.resource("DiagnosticReport", "preliminary", id="d3"),
-        {"resourceType": "Patient", "id": "7"},
+        {"resourceType": "Practitioner", "id": "7"},
     ]
     cohort = fhir(tmp_path, *rows)
     assert len(cohort.notes) == 1
     assert cohort.annotation.lines_left_out == {
         "DocumentReference entered-in-error": 1,
         "DiagnosticReport preliminary": 1,
-        "resource Patient": 1,
+        "resource Practitioner": 1,
     }
 
 
@@ -82,6 +116,10 @@ def test_resources_are_selected_by_any_of_their_codes(tmp_path: Path) -> None:
             "unreadable attachment",
         ),
         (exports.resource(content=[{"attachment": PLAIN | {"data": "%%"}}]), "unreadable attachment"),
+        (
+            exports.resource(content=[{"attachment": PLAIN | {"contentType": "text/plain; charset=idna"}}]),
+            "unreadable attachment",
+        ),
         (exports.resource(content=3), "malformed resource"),
         (exports.resource(content=[]), "empty note"),
         (exports.resource(id="d0", content=[{"attachment": PLAIN}]), "duplicated id"),

@@ -131,7 +131,8 @@ def _label_studio(folder: Folder) -> CohortGuess | None:
     for path in (path for path in folder.having(".json") if path.parent == folder.root):
         with suppress(ValueError, OSError, RecursionError):
             tasks = json.loads(path.read_bytes().decode("utf-8-sig"))
-            if isinstance(tasks, list) and tasks and isinstance(tasks[0], dict) and "annotations" in tasks[0]:
+            first = tasks[0] if isinstance(tasks, list) and tasks else None
+            if isinstance(first, dict) and {"annotations", "annotation_id"} & set(first):
                 return _notes("label_studio", f"an export of Label Studio ({path.name})", file=path.name)
     return None
 

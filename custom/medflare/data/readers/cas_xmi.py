@@ -2,10 +2,10 @@
 """Notes annotated with INCEpTION or another UIMA tool: CAS files as XMI 1.0, one note a file.
 
 An element with `begin` and `end` and a label is an entity, one with `Governor` and `Dependent` a link from
-the first to the second. Read are layers of a project (`custom`, `webanno.custom`) and DKPro's NamedEntity;
-`select: {layer: [...]}` names others. Labels stand in `label`, `value` or what `columns: {label: ...}`
-names. UIMA counts offsets in UTF-16 units; they become code points. A sub-folder named train, dev, val or
-test gives the split.
+the first to the second. Of several views `_InitialView` is read. Read are layers of a project (`custom`,
+`webanno.custom`) and DKPro's NamedEntity; `select: {layer: [...]}` names others. Labels stand in `label`,
+`value` or what `columns: {label: ...}` names. UIMA counts offsets in UTF-16 units; they become code points.
+A sub-folder named train, dev, val or test gives the split.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from medflare.data.settings.cohort import CohortConfig
 
 XMI_ID = "{http://www.omg.org/XMI}id"
 SOFA = "uima.cas.Sofa"
+INITIAL_VIEW = "_InitialView"
 OWN_LAYERS = ("custom.", "webanno.custom.")
 NAMED_ENTITY = "de.tudarmstadt.ukp.dkpro.core.api.ner.type.NamedEntity"
 LABELS = ("label", "value")
@@ -86,10 +87,7 @@ def _note(
     annotated: bool,
 ) -> Note:
     where = f"{record}.xmi"
-    sofas = {item[XMI_ID]: item.get("sofaString", "") for name, item in elements if name == SOFA}
-    if len(sofas) != 1:
-        raise RecordError("malformed file", f"{where}: has {len(sofas)} texts (Sofa), expected one")
-    (sofa, text), *_ = sofas.items()
+    sofa, text = _first_view([item for name, item in elements if name == SOFA], where, left_out)
     offsets = code_point_offsets(text)
     entities, relations = list[Entity](), list[Relation]()
     for layer, item in elements if annotated else ():
@@ -114,6 +112,21 @@ def _note(
         entities=entities,
         relations=linked,
     )
+
+
+def _first_view(sofas: list[Mapping[str, str]], where: str, left_out: Counter[str]) -> tuple[str, str]:
+    """Return id and text of the view that annotations of a document belong to; others are counted.
+
+    Raises:
+        RecordError: the file has no text, or several and none is UIMA's initial view.
+    """
+    texts = [item for item in sofas if item.get("sofaString") is not None]
+    chosen = texts if len(texts) == 1 else [item for item in texts if item.get("sofaID") == INITIAL_VIEW]
+    if len(chosen) != 1:
+        detail = f"{where}: has {len(texts)} texts (Sofa), expected one, or one named {INITIAL_VIEW}"
+        raise RecordError("malformed file", detail)
+    left_out["further view"] += len(sofas) - 1
+    return chosen[0].get(XMI_ID, ""), chosen[0]["sofaString"]
 
 
 def _span(item: Mapping[str, str], offsets: list[int], where: str) -> tuple[int, int]:

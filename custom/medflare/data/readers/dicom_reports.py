@@ -2,8 +2,9 @@
 """Folders of DICOM radiographs with their reports: as structured reports (SR), as text files, or as a table.
 
 Images are grouped by StudyInstanceUID. The report of a study is, in this order: its row of the table `file`
-(by study UID, accession number, SOP instance UID or file name), the SR of the same study, a text file named
-after the study UID, the accession number or an image file, beside the images or in `reports`. Objects that
+(by study UID, accession number, SOP instance UID, or an image's path or file name), the SR of the same study,
+a text file named after the study UID, the accession number or an image file, beside the images or in
+`reports`. A name that several studies have, such as IM0001, gives none of them a report. Objects that
 are no radiograph of a chest are counted and left out; so are preliminary SR, as a model's drafts are, without
 `select: {status: preliminary}`. Date, age, sex and view come from the header.
 """
@@ -68,13 +69,21 @@ def read(config: CohortConfig) -> SourceRecords:
         raise DataError(f"{config.root}: expected DICOM files; the folder holds {listing(config.root)}.")
     table = _reports_of_table(config, source)
     texts = _text_files(config)
+    names = {uid: list(_keys(uid, part, config.root)) for uid, part in examinations.items()}
+    studies_of = Counter(name for found in names.values() for name in set(found))
     for uid, examination in examinations.items():
         if not examination.images:
             left_out["study without a radiograph of a chest"] += 1
             continue
         with source.skipping(uid):
-            row = next((table[key] for key in _keys(uid, examination) if key in table), None)
-            report, split = row or (_written_report(uid, examination, texts, config), "")
+            own = [name for name in names[uid] if studies_of[name] == 1]
+            row = next((table[name] for name in own if name in table), None)
+            if row is None and (text := _written_report(examination, own, texts, config)):
+                row = (text, "")
+            if row is None:
+                shared = next((name for name in names[uid] if name in table or name in texts), "")
+                raise _no_report(shared, studies_of[shared])
+            report, split = row
             source.studies.append(_study(uid, examination, report, split))
     source.studies = days_of_dates(source.studies)
     source.has_split = bool(source.studies) and all(study.split for study in source.studies)
@@ -148,14 +157,30 @@ def _reports_of_table(config: CohortConfig, source: SourceRecords) -> dict[str, 
     return reports
 
 
-def _keys(uid: str, examination: _Examination) -> Iterator[str]:
+def _keys(uid: str, examination: _Examination, root: Path) -> Iterator[str]:
     """Yield the names under which a table or a text file may hold the report of a study."""
     yield uid
     for path, header in examination.images:
-        yield str(header.get("AccessionNumber", "") or "")
-        yield str(header.get("SOPInstanceUID", "") or "")
+        tags = (str(header.get(tag, "") or "").strip() for tag in ("AccessionNumber", "SOPInstanceUID"))
+        yield from (tag for tag in tags if tag)
+        yield path.relative_to(root).as_posix()
         yield path.name
         yield path.stem
+
+
+def _no_report(shared: str, studies: int) -> RecordError:
+    """Return the error of a study that has no report, or only one that may be another's.
+
+    Args:
+        shared: a name of the study that the table or a text file has, "" where there is none.
+        studies: how many studies have that name.
+    """
+    if not shared:
+        return RecordError("no report", "no row of a table, no SR with text and no .txt file belongs to it")
+    return RecordError(
+        "ambiguous report",
+        f"the report of {shared!r} may belong to any of {studies} studies; name it by its StudyInstanceUID",
+    )
 
 
 def _text_files(config: CohortConfig) -> dict[str, Path]:
@@ -163,20 +188,20 @@ def _text_files(config: CohortConfig) -> dict[str, Path]:
     return {path.stem: path for folder in folders for path in sorted(folder.rglob("*.txt"))}
 
 
-def _written_report(uid: str, examination: _Examination, texts: dict[str, Path], config: CohortConfig) -> str:
-    """Return the report of a study's SR, else of its text file.
+def _written_report(
+    examination: _Examination, names: list[str], texts: dict[str, Path], config: CohortConfig
+) -> str:
+    """Return the report of a study's SR, else of its text file, "" where it has neither.
 
     Raises:
-        RecordError: it has neither, or what it has cannot be read.
+        RecordError: what it has cannot be read.
     """
     for path in examination.reports:
         if text := _structured_report(path, config):
             return text
-    file = next((texts[key] for key in _keys(uid, examination) if key in texts), None)
+    file = next((texts[name] for name in names if name in texts), None)
     if file is None:
-        raise RecordError(
-            "no report", f"{uid}: no row of a table, no SR with text and no .txt file belongs to this study"
-        )
+        return ""
     text = read_text(file)
     return choose_sections(section(text, "FINDINGS"), section(text, "IMPRESSION"), config.sections) or text
 

@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clinical texts of a FHIR bulk export: NDJSON files of DocumentReference, DiagnosticReport and Binary (R4,
-R5).
+"""Clinical texts of a FHIR bulk export: NDJSON of DocumentReference, DiagnosticReport, Binary and Patient.
 
 A text is the plain or HTML attachment of a resource (`content`, `presentedForm`; inline, or a Binary of the
 export), else a report's `conclusion`, else its narrative. `select` filters by resourceType, status, category
 and code (any coding, or its text). Resources that are superseded, entered in error or preliminary, as a
 model's drafts are, are counted and left out unless `select` names a status. FHIR holds no marks of entities:
-`tasks: []`. https://hl7.org/fhir/uv/bulkdata/
+`tasks: []`. A Patient that another one replaces (`link`) counts as that one. R4 and R5. https://hl7.org/fhir/uv/bulkdata/
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,12 @@ from medflare.data.records import Note, RecordError
 from medflare.data.settings.cohort import CohortConfig
 
 FILES = ("**/*.ndjson", "**/*.ndjson.gz")
+PATIENT = "Patient"
 READ = ("DocumentReference", "DiagnosticReport")
 FINAL = frozenset({"current", "final", "amended", "corrected", "appended"})
 SELECTABLE = frozenset({"resourceType", "status", "category", "code"})
+CHARSETS = frozenset({"utf-8", "utf8", "us-ascii", "iso-8859-1", "iso-8859-15", "windows-1252", "utf-16"})
+"""Named here, since Python has codecs that a hostile file could misuse (idna, unicode_escape)."""
 PLAIN, HTML = ("text/plain",), ("text/html", "application/xhtml+xml")
 
 
@@ -54,6 +58,18 @@ class _Content(_Part):
 
 class _Reference(_Part):
     reference: str = ""
+
+
+class _Link(_Part):
+    other: _Reference
+    type: str = ""
+
+
+class _Patient(_Part):
+    """Fields of Patient that tell which records are of one person."""
+
+    id: str = Field(min_length=1)
+    link: list[_Link] = Field(default_factory=list)
 
 
 class _Narrative(_Part):
@@ -118,11 +134,12 @@ def read(config: CohortConfig) -> SourceRecords:
         raise DataError(f"{config.root}: 'select: {unknown[0]}' is none of {', '.join(sorted(SELECTABLE))}.")
     source, left_out = SourceRecords(), Counter[str]()
     rows = list(_rows(config, source))
+    replaced = _replaced_patients(rows)
     binaries = {str(row.get("id")): row for _, row in rows if row.get("resourceType") == "Binary"}
     for where, row in rows:
         kind = str(row.get("resourceType") or "")
         if kind not in READ:
-            left_out[f"resource {kind or 'without a type'}"] += kind != "Binary"
+            left_out[f"resource {kind or 'without a type'}"] += kind not in ("Binary", PATIENT)
             continue
         with source.skipping(f"{kind}/{row.get('id') or where}"):
             try:
@@ -137,20 +154,50 @@ def read(config: CohortConfig) -> SourceRecords:
             if resource.status not in FINAL and "status" not in config.select:
                 left_out[f"{kind} {resource.status or 'without status'}"] += 1
                 continue
-            _add(source, resource, _text(resource, binaries, where), where)
+            _add(source, resource, _text(resource, binaries, where), replaced, where)
     source.left_out = dict(+left_out)
     return source
 
 
-def _add(source: SourceRecords, resource: _Resource, text: str, where: str) -> None:
+def _replaced_patients(rows: list[tuple[str, TableRow]]) -> dict[str, str]:
+    """Return Patient -> the one that replaces it, of records that a hospital merged."""
+    replaced = {}
+    for _, row in rows:
+        if row.get("resourceType") == PATIENT:
+            with suppress(ValidationError):  # a damaged Patient says nothing about others
+                patient = _Patient.model_validate(row)
+                for link in patient.link:
+                    if link.type == "replaced-by":
+                        replaced[f"{PATIENT}/{patient.id}"] = _patient(link.other.reference)
+    return replaced
+
+
+def _patient(reference: str) -> str:
+    """Return `Patient/7` for a reference to it in any form: relative, absolute, or of one version."""
+    parts = reference.split("/_history/")[0].split("/")
+    return "/".join(parts[-2:]) if parts[-2:-1] == [PATIENT] else reference
+
+
+def _person(reference: str, replaced: Mapping[str, str]) -> str:
+    """Return the patient that a resource belongs to, after merges; a circle of merges merges nobody."""
+    first = person = _patient(reference)
+    for _ in replaced:
+        if person not in replaced:
+            return person
+        person = replaced[person]
+    return first if person in replaced else person
+
+
+def _add(
+    source: SourceRecords, resource: _Resource, text: str, replaced: Mapping[str, str], where: str
+) -> None:
     record = f"{resource.resource_type}/{resource.id}"
     if record in source.places:
         raise RecordError("duplicated id", f"{where}: the id of {source.places[record]}")
     check_text(text, where)
     source.places[record] = where
-    source.notes.append(
-        Note(note_id=record, text=text, patient_id=resource.subject.reference or record, split="", tasks=())
-    )
+    person = _person(resource.subject.reference, replaced) or record
+    source.notes.append(Note(note_id=record, text=text, patient_id=person, split="", tasks=()))
 
 
 def _rows(config: CohortConfig, source: SourceRecords) -> Iterator[tuple[str, TableRow]]:
@@ -175,7 +222,7 @@ def _text(resource: _Resource, binaries: Mapping[str, TableRow], where: str) -> 
             binary = binaries.get(attachment.url.rstrip("/").rpartition("/")[2], {})
             data, content_type = binary.get("data"), content_type or str(binary.get("contentType") or "")
         if content_type in (*PLAIN, *HTML) and isinstance(data, str):
-            text = _decode(data, where)
+            text = _decode(data, attachment.content_type, where)
             return _without_tags(text) if content_type in HTML else text
         others.append(f"{content_type or 'no type'}{'' if data else ' without data'}")
     text = resource.conclusion or _without_tags(resource.text.div)
@@ -185,11 +232,17 @@ def _text(resource: _Resource, binaries: Mapping[str, TableRow], where: str) -> 
     return text
 
 
-def _decode(data: str, where: str) -> str:
+def _decode(data: str, content_type: str, where: str) -> str:
+    """Return the text of base64 data, which may be broken into lines, in the charset that its type names."""
+    named = re.search(r"charset\s*=\s*\"?([\w.:-]+)", content_type, re.IGNORECASE)
+    charset = named[1].lower() if named else "utf-8"
     try:
-        return base64.b64decode(data, validate=True).decode("utf-8")
-    except (binascii.Error, UnicodeDecodeError):
-        raise RecordError("unreadable attachment", f"{where}: data is not UTF-8 text in base64") from None
+        if charset not in CHARSETS:
+            raise LookupError
+        return base64.b64decode("".join(data.split()), validate=True).decode(charset)
+    except (binascii.Error, UnicodeDecodeError, LookupError):
+        detail = f"{where}: data is not text of charset {charset} in base64"
+        raise RecordError("unreadable attachment", detail) from None
 
 
 class _TextOnly(HTMLParser):

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notes annotated with Label Studio: its JSON export, one list of tasks a file.
+"""Notes annotated with Label Studio: its JSON or JSON-MIN export, one list of tasks a file.
 
 A task has `data` (the text, by default under `text`) and `annotations`, of which the first that was not
 cancelled is read. A result of type `labels` is an entity, one of type `relation` a link: `right` and `bi`
-from `from_id` to `to_id`, `left` the other way. Offsets are code points, or UTF-16 units as browsers count
+from `from_id` to `to_id`, `left` the other way. A task of JSON-MIN has the text and lists of labelled spans
+beside each other and no links. Offsets are code points, or UTF-16 units as browsers count
 them, whichever fits the text that the export repeats. `columns` names the keys of `data` (text, id,
 patient_id, split). https://labelstud.io/guide/export
 """
@@ -56,6 +57,8 @@ class _Annotation(_Part):
 
 
 class _Task(_Part):
+    """A task; JSON-MIN's is brought into this form by `_whole_task`."""
+
     id: int | str = ""
     data: dict[str, Any]
     annotations: list[_Annotation] = Field(default_factory=list)
@@ -99,9 +102,24 @@ def _tasks(path: Path) -> list[Any]:
     return tasks
 
 
+def _whole_task(item: Any) -> Any:
+    """Return a task of JSON-MIN, which has no `data`, in the form of the whole export; others unchanged."""
+    if not isinstance(item, dict) or "data" in item or "annotation_id" not in item:
+        return item
+    spans = [
+        (f"{key}-{number}", part)
+        for key, parts in item.items()
+        if isinstance(parts, list)
+        for number, part in enumerate(parts, 1)
+        if isinstance(part, dict) and {"start", "end", "labels"} <= set(part)
+    ]
+    result = [{"id": name, "type": "labels", "value": part} for name, part in spans]
+    return {"id": item.get("id", ""), "data": item, "annotations": [{"result": result}]}
+
+
 def _note(item: Any, keys: dict[str, str], where: str, left_out: Counter[str], annotated: bool) -> Note:
     try:
-        task = _Task.model_validate(item)
+        task = _Task.model_validate(_whole_task(item))
     except ValidationError as error:
         raise RecordError("malformed task", f"{where}: {error.errors()[0]['msg']}") from None
     text = task.data.get(keys["text"])
@@ -115,7 +133,7 @@ def _note(item: Any, keys: dict[str, str], where: str, left_out: Counter[str], a
         raise RecordError("text without annotation", f"{where}: nobody annotated it; 'tasks: []' reads texts")
     results = kept[0].result if kept and annotated else []
     entities = _entities([result for result in results if result.type == "labels"], text, where)
-    relations = [_relation(result, where) for result in results if result.type == "relation"]
+    relations = [_relation(result) for result in results if result.type == "relation"]
     for result in results:
         left_out[f"result of type {result.type}"] += result.type not in ("labels", "relation")
     identity = task.data.get(keys["id"]) or task.id
@@ -161,10 +179,9 @@ def _check(entities: list[Entity], values: list[tuple[str, _Value]], text: str, 
             check_surface(name, entity.spans, text, value.text.replace("\\n", "\n"), where)
 
 
-def _relation(result: _Result, where: str) -> Relation:
-    if not result.labels:
-        raise RecordError("malformed relation", f"{where}: {result.from_id} to {result.to_id} has no label")
+def _relation(result: _Result) -> Relation:
+    """Return a link; without choices of a name, as Label Studio draws them by default, it is a `relation`."""
     head, tail = result.from_id, result.to_id
     if result.direction == "left":
         head, tail = tail, head
-    return Relation(label=result.labels[0], head=head, tail=tail)
+    return Relation(label=next(iter(result.labels), result.type), head=head, tail=tail)
