@@ -14,6 +14,9 @@ from medflare.core.config import read_pairs
 if TYPE_CHECKING:
     from medflare.tasks.scoring import EvaluationOptions
 
+UNNAMED = "unnamed"
+"""A site.yaml of one site without a name, where --sites gives it none."""
+
 
 @plain_errors
 def evaluate(
@@ -21,7 +24,9 @@ def evaluate(
         ..., metavar="RUN", help="A run's folder or run.json; or files of extraction predictions (.jsonl)."
     ),
     site_file: Path | None = typer.Option(None, "--site-file", "-f", help="site.yaml of the sites to test."),
-    sites: str | None = typer.Option(None, "--sites", help="Which of them; default all."),
+    sites: str | None = typer.Option(
+        None, "--sites", help="Which of them; default all. Names the site of a file without names."
+    ),
     adapter: str = typer.Option("final", "--adapter", help="final or best."),
     personalised: Path | None = typer.Option(None, "--personalised", help="A site's own adapter folder."),
     split: str = typer.Option("test", "--split", help="train, val, test, or all of them."),
@@ -122,9 +127,10 @@ def _test_adapter(
 
     record_path = locate(run)
     known = sorted(set(load_site_file(site_file)) - {SERVER})
-    if unknown := [name for name in sites or () if name not in known]:
+    nameless = known == [""]  # a hospital's own file, whose name FLARE knows
+    if not nameless and (unknown := [name for name in sites or () if name not in known]):
         raise ConfigError(f"--sites {', '.join(unknown)}: not in {site_file}. It has: {', '.join(known)}.")
-    chosen = sites or known
+    chosen = sites or ([UNNAMED] if nameless else known)
     evaluations, batch = [], ItemBatch()
     for name in chosen:
         with batch.item(name):

@@ -30,6 +30,12 @@ EVERY_SPLIT = "all"
 Progress = Callable[[int, int], None]
 """Takes how many records are done, and how many there are."""
 LOGGER = logging.getLogger(__name__)
+UNTESTED: Mapping[Role, str] = {
+    "unseen": "site '%s' took no part in the run, and %d of its %s(s) are not tested, as its files or "
+    "site.yaml put them in the splits train and val. `--split all` tests them too.",
+    "participant": "site '%s' has the name of one that trained in the run, so %d of its %s(s), of the splits "
+    "train and val, are not tested. If they took no part, give the site another name in site.yaml.",
+}
 
 
 def logged_progress(what: str) -> Progress:
@@ -249,12 +255,8 @@ class TextRecords(Generic[Opened, Record, Predicted]):
         cohort = load_cohort(site)
         records = self.of_split(cohort, split)
         others = len(self.records(cohort)) - len(records)
-        if role == "unseen" and split == "test" and records and others:
-            LOGGER.warning(
-                "site '%s' took no part in the run, and %d of its %s(s) are not tested, as its files or "
-                "site.yaml put them in the splits train and val. `--split all` tests them too.",
-                *(site.name, others, self.record_name),
-            )
+        if split == "test" and others:
+            LOGGER.warning(UNTESTED[role], site.name, others, self.record_name)
         records = records[: options.limit]
         if not records:
             raise DataError(f"site '{site.name}': no {self.record_name} in the split '{split}'.")

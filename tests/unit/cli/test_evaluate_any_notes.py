@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from command_line import facts, medflare, refusal
+from command_line import answer, facts, medflare, refusal
 from medflare.core.run_record import RunRecord, SiteRecord, read_record
 from medflare.data.settings.cohort import CohortConfig
 from medflare.data.settings.site import SiteConfig
@@ -27,6 +28,17 @@ NOTES = {
     "attributes": (
         "Denies pain.\n", "T1\tproblem 7 11\tpain\nA1\tNegation T1\n#1\tAnnotatorNotes T1\tsure\n"),
 }  # fmt: skip
+
+
+RELATIONS_FIRST = (
+    "R1\thasAttr Arg2:T2 Arg1:T1\nA1\tCertainty T1 high\nT2\tnegation 0 2\tNo\n"
+    "*\tEquiv T1 T2\nT1\tproblem 3 8\tfever\n"
+)
+NESTED = {
+    "ward/2024/mark": ("\ufeffPain.\n", "T1\tproblem 0 4\tPain\n"),
+    "ward/2024/crlf of a checkout": ("Cough.\r\n\r\nPain.\r\n", "T1\tproblem 8 12\tPain\r\n"),
+    "ward/order": ("No fever.\n", RELATIONS_FIRST),
+}
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +63,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def write_notes(folder: Path, **more: tuple[str, str | None]) -> Path:
     folder.mkdir(parents=True)
     for name, (text, annotation) in {**NOTES, **more}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / f"{name}.txt").write_bytes(text.encode())
         if annotation is not None:
             (folder / f"{name}.ann").write_bytes(annotation.encode())
@@ -96,6 +109,45 @@ def test_notes_that_are_not_tested_are_counted(
     assert answered.exit_code == 0
     assert "of its note(s) are not tested" in caplog.text
     assert "--split all" in caplog.text
+
+
+def test_a_stranger_s_layout_and_a_run_that_was_copied(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Folders within folders, spaces, BRAT's own files, another working directory, no site name."""
+    folder = write_notes(tmp_path / "sealed set", **NESTED)
+    (folder / "annotation.conf").write_text("[entities]\nproblem\n")
+    (folder / "ward" / ".stats_cache").write_bytes(b"\x80")
+    (tmp_path / "site.yaml").write_text("cohort: {format: brat, root: sealed set}\n")
+    copied = shutil.copytree(run, tmp_path / "copied run")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    (tested,) = facts("evaluate", Path("../copied run"), "-f", Path("../site.yaml"))
+    assert (tested["site"], tested["role"], tested["studies"]) == ("unnamed", "unseen", len(NOTES) + 3)
+    rows = (copied / tested["predictions"]).read_text(encoding="utf-8").splitlines()
+    gold = {row["note_id"]: row for row in map(json.loads, rows)}
+    assert [len(gold[name]["gold_entities"]) for name in NESTED] == [1, 1, 1]
+    assert len(gold["ward/order"]["gold_relations"]) == 1
+
+
+def test_a_site_with_the_name_of_a_participant_is_named(
+    run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_notes(tmp_path / "sealed")
+    (tmp_path / "site.yaml").write_text("cohort: {format: brat, root: sealed}\n")
+    copied = shutil.copytree(run, tmp_path / "copied run")
+    answer("evaluate", copied, "-f", tmp_path / "site.yaml", "--sites", "site-1", "--limit", "1")
+    assert "'site-1' has the name of one that trained in the run" in caplog.text
+
+
+def test_a_type_of_no_inventory_is_named_and_may_be_mapped(run: Path, tmp_path: Path) -> None:
+    write_notes(
+        tmp_path / "sealed", other=("Anna has pain.\n", "T1\tPerson 0 4\tAnna\nT2\tproblem 9 13\tpain\n")
+    )
+    message = refusal(3, "evaluate", run, "-f", site_file(tmp_path))
+    assert "'Person', which is no type of the inventory; say in 'label_map'" in message
+    (tested,) = facts("evaluate", run, "-f", site_file(tmp_path, label_map={"Person": None}), "--limit", "99")
+    assert tested["studies"] == len(NOTES) + 1
 
 
 def test_a_split_of_all_test_notes_needs_no_option(run: Path, tmp_path: Path) -> None:

@@ -55,10 +55,15 @@ def test_crlf_counts_as_two_code_points(tmp_path: Path) -> None:
     note = read_cohort("brat", folders.brat(tmp_path, text, ann)).notes[0]
     assert note.text == text
     assert folders.words(note)["T4"] == "fever"
-    with pytest.raises(
-        DataError, match="text mismatch 1"
-    ):  # offsets of the file before its line ends changed
-        read_cohort("brat", folders.brat(tmp_path / "unix", text), max_skipped=1)
+
+
+def test_line_ends_that_changed_after_annotation_are_changed_back(tmp_path: Path) -> None:
+    text = folders.TEXT.replace("\n", "\r\n")
+    for mark in ("", "\ufeff"):
+        note = read_cohort("brat", folders.brat(tmp_path / f"unix{len(mark)}", mark + text)).notes[0]
+        assert (note.text, folders.words(note)["T4"]) == (folders.TEXT, "fever")
+    with pytest.raises(DataError, match="text mismatch 1"):
+        read_cohort("brat", folders.brat(tmp_path / "other", f"{text[:9]} {text[9:]}"), max_skipped=1)
 
 
 @pytest.mark.parametrize("shift", [0, 1], ids=["offsets without the mark", "offsets with the mark"])

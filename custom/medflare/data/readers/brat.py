@@ -4,7 +4,8 @@
 Read are T lines (also discontinuous: `T1<tab>problem 0 5;9 12<tab>fever and`) and R lines with two arguments
 of any name, which may be events (their trigger is meant). Attributes (A, M), events (E), normalisations (N),
 remarks (#) and equivalences (*) are counted and left out: an attribute such as Negation has no words of its
-own that could be marked. Offsets are code points of the file as it is, end-exclusive; CRLF counts as two.
+own that could be marked. Offsets are code points, end-exclusive, of the file as it is (CRLF counts as two) or,
+where they do not fit it, of the file with LF.
 A sub-folder named train, dev, val or test gives the split. https://brat.nlplab.org/standoff.html
 """
 
@@ -101,16 +102,32 @@ def _note(stem: Path, record: str, annotated: bool) -> tuple[Note, Counter[str]]
 
 
 def _text_that_fits(standoff: Standoff, text: str) -> str:
-    """Return `text` without its byte order mark, or with it where the offsets of the annotation count it."""
+    """Return `text` as the annotation's offsets count it.
+
+    Programs disagree on a byte order mark and on line ends that were changed after annotation (a checkout of
+    git on Windows). First without the mark; then with it; then with one character for each line end.
+
+    Raises:
+        RecordError: none fits; it names the first annotation that does not fit the text without the mark.
+    """
     bare = text.removeprefix("\ufeff")
     try:
         _check(standoff, bare)
     except RecordError:
-        if bare == text:
-            raise
-        _check(standoff, text)
-        return text
+        unix, unix_bare = (written.replace("\r\n", "\n") for written in (text, bare))
+        for other in dict.fromkeys((text, unix_bare, unix)):
+            if other != bare and _fits(standoff, other):
+                return other
+        raise
     return bare
+
+
+def _fits(standoff: Standoff, text: str) -> bool:
+    try:
+        _check(standoff, text)
+    except RecordError:
+        return False
+    return True
 
 
 def parse_standoff(annotation: str, where: str) -> Standoff:
