@@ -4,8 +4,8 @@
 Read are T lines (also discontinuous: `T1<tab>problem 0 5;9 12<tab>fever and`) and R lines with two arguments
 of any name, which may be events (their trigger is meant). Attributes (A, M), events (E), normalisations (N),
 remarks (#) and equivalences (*) are counted and left out: an attribute such as Negation has no words of its
-own that could be marked. Offsets are code points, end-exclusive, of the file as it is (CRLF counts as two) or,
-where they do not fit it, of the file with LF.
+own that could be marked. Offsets are code points, end-exclusive, of the file as it is (CRLF counts as two)
+or, where they do not fit it, of the file with LF.
 A sub-folder named train, dev, val or test gives the split. https://brat.nlplab.org/standoff.html
 """
 
