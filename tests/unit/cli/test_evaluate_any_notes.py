@@ -127,7 +127,7 @@ def test_a_stranger_s_layout_and_a_run_that_was_copied(
     rows = (copied / tested["predictions"]).read_text(encoding="utf-8").splitlines()
     gold = {row["note_id"]: row for row in map(json.loads, rows)}
     assert [len(gold[name]["gold_entities"]) for name in NESTED] == [1, 1, 1]
-    assert len(gold["ward/order"]["gold_relations"]) == 1
+    assert len(gold["ward/order"]["gold_links"]) == 1
 
 
 def test_a_site_with_the_name_of_a_participant_is_named(
