@@ -122,6 +122,16 @@ class ComparisonRecord(RecordModel):
     p: float
 
 
+class LocalBaseline(RecordModel):
+    """A site that trained alone with the job and budget of the run, and what that was worth somewhere."""
+
+    trained_at: str = Field(description="the only site of that training")
+    evaluation: EvaluationRecord = Field(description="its `predictions` are relative to the run's record")
+    differences: list[ComparisonRecord] = Field(
+        default_factory=list, description="federated minus alone on the same records, where both are here"
+    )
+
+
 class Resumption(RecordModel):
     """A later job that went on with the run."""
 
@@ -170,6 +180,9 @@ class RunRecord(RecordModel):
     best_metric: str = ""
     evaluations: list[EvaluationRecord] = Field(default_factory=list)
     comparisons: list[ComparisonRecord] = Field(default_factory=list)
+    alone: list[LocalBaseline] = Field(
+        default_factory=list, description="of each participant, where a local baseline was asked for"
+    )
     artefacts: dict[str, str] = Field(default_factory=dict, description="name -> path relative to the record")
     synthetic: list[str] = Field(
         default_factory=list, description="sites whose cohort medflare made, where the simulator saw that"

@@ -117,9 +117,17 @@ def label_statistics(gold: ArrayLike, predicted: ArrayLike, prefix: str = "label
 
 
 def condition_statistics(gold: ArrayLike, predicted: ArrayLike) -> dict[str, Statistic]:
-    """Return the F1 of each condition: `label_f1/{condition}`."""
+    """Return the F1 of each condition that occurs in the references: `label_f1/{condition}`.
+
+    Without a reference that affirms it a condition has no F1: 0 would read as a failure to find it.
+    """
     table = np.stack(counts(gold, predicted), axis=-1)
-    return {f"label_f1/{name}": micro_statistic(table[:, [i]], "f1") for i, name in enumerate(CONDITIONS)}
+    occurs = (table[..., 0] + table[..., 2]).sum(axis=0) > 0  # true positives and false negatives
+    return {
+        f"label_f1/{name}": micro_statistic(table[:, [i]], "f1")
+        for i, name in enumerate(CONDITIONS)
+        if occurs[i]
+    }
 
 
 def label_metrics(gold: ArrayLike, predicted: ArrayLike) -> dict[str, float]:

@@ -3,17 +3,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 from medflare.core.errors import DataError
 from medflare.core.origin import Origin
 from medflare.core.run_record import RunRecord, read_record
+from medflare.core.tensor_fingerprint import SHOWN, tensor_fingerprint
 from medflare.models.plausibility import FILE
 from medflare.recipes.after_run import locate
-
-SHOWN = 16
-"""Characters of a fingerprint that are shown."""
 
 
 def adapter_folder(result: Path) -> Path:
@@ -77,7 +74,7 @@ def reference_files(result: Path, given: Path | None, personalised: Path | None)
 
 def origin_of(result: Path) -> Origin:
     """Return what a draft says of its model: run, method, base model, and who trained it on how much."""
-    adapter = _digest(adapter_folder(result))
+    adapter = tensor_fingerprint(adapter_folder(result))
     found = record_of(result)
     if found is None:
         return Origin(adapter=adapter)
@@ -91,14 +88,3 @@ def origin_of(result: Path) -> Origin:
         ),
         trained_on={name: site.examples.get("train", 0) for name, site in sorted(record.sites.items())},
     )
-
-
-def _digest(folder: Path) -> str:
-    """Return the first characters of the SHA-256 of all tensor files of a folder, in the order of names."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.glob("*.safetensors")):
-        digest.update(path.name.encode())
-        with path.open("rb") as file:
-            while part := file.read(1 << 20):
-                digest.update(part)
-    return digest.hexdigest()[:SHOWN]

@@ -16,6 +16,7 @@ from typing import Any
 from markupsafe import Markup
 
 from medflare.core.run_record import RunRecord, read_record
+from medflare.core.tensor_fingerprint import tensor_fingerprint
 from medflare.reporting.galleries.common import Files
 from medflare.reporting.sections import header
 from medflare.reporting.sections.registry import SECTIONS, PageContext, render_section, title_of
@@ -45,9 +46,16 @@ def write_page(record_path: Path, out: Path | None = None, gallery: int = RECORD
     out = out or path.with_name("page.html")
     out.parent.mkdir(parents=True, exist_ok=True)
     scratch = out.with_name(out.name + ".tmp")
-    scratch.write_text(render(record, predictions, gallery, path.name), encoding="utf-8")
+    html = render(record, predictions, gallery, path.name, weights=_weights(record, path.parent))
+    scratch.write_text(html, encoding="utf-8")
     os.replace(scratch, out)
     return out
+
+
+def _weights(record: RunRecord, folder: Path) -> str:
+    """Return the fingerprint of the final trained weights; "" where they are not beside the record."""
+    final = folder / record.artefacts["final"] if "final" in record.artefacts else None
+    return tensor_fingerprint(final) if final is not None and any(final.glob("*.safetensors")) else ""
 
 
 def collect_predictions(record: RunRecord, folder: Path) -> Files:
@@ -63,6 +71,7 @@ def render(
     gallery: int = RECORDS_PER_SITE,
     source: str = "run.json",
     live: Mapping[str, Any] | None = None,
+    weights: str = "",
 ) -> str:
     """Return the page as HTML.
 
@@ -72,6 +81,7 @@ def render(
         gallery: records shown of each site.
         source: name of the record's file, in the footer.
         live: data of `live.html`, where a server shows the page; None for a file of its own.
+        weights: fingerprint of the trained weights; "" if unknown.
     """
     context = PageContext(
         record=record, page=task_page(record.task), predictions=predictions, gallery=gallery
@@ -89,6 +99,7 @@ def render(
             context.page.privacy if shows_patients else "",
             notice=context.page.notice,
             summary=context.page.summary(predictions),
+            weights=weights,
         ),
         title=f"{record.method or record.job} · {record.run_id}",
         style=Markup(style_sheet()),

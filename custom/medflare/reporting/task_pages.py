@@ -111,7 +111,7 @@ _VISITS = TaskPage(
     by_type=(
         ScoresByType(
             title="Which findings are found",
-            caption="F1 × 100 of what the reports say; 0 also where a condition does not occur.",
+            caption="F1 × 100 of what the reports say; a dash where the references do not have a condition.",
             column="condition",
             prefix="label_f1/",
             types=CONDITIONS,

@@ -46,8 +46,8 @@ def sentence(files: Files) -> str:
         return ""
     return (
         f"On {errors.unrecognised.of:,} test studies the drafts missed {100 * missed:.0f} % of the findings "
-        f"that radiologists reported, and {100 * invented:.0f} % of the findings in the drafts are in no "
-        "report of a radiologist."
+        f"in the references, and {100 * invented:.0f} % of the findings in the drafts are not in their "
+        "reference."
     )
 
 

@@ -18,7 +18,9 @@ FEW = 20
 """Studies of a test from fewer of which nothing can be concluded."""
 
 
-def view(record: RunRecord, privacy: str, notice: str = "", summary: str = "") -> dict[str, Any]:
+def view(
+    record: RunRecord, privacy: str, notice: str = "", summary: str = "", weights: str = ""
+) -> dict[str, Any]:
     """Return the data of `header.html`.
 
     Args:
@@ -26,6 +28,7 @@ def view(record: RunRecord, privacy: str, notice: str = "", summary: str = "") -
         privacy: what the page holds of patients; "" if nothing.
         notice: what everything that the model wrote is.
         summary: one sentence on how often the model errs.
+        weights: fingerprint of the trained weights; "" if unknown.
     """
     name, participants = record.method or record.job, sorted(record.sites)
     unseen = sorted({item.site for item in record.evaluations if item.role == "unseen"})
@@ -39,12 +42,13 @@ def view(record: RunRecord, privacy: str, notice: str = "", summary: str = "") -
         lead += f", tested also at {', '.join(unseen)}, which took no part in training"
     status = STATUS.get(record.status, record.status)
     reason = f"{status.capitalize()}: {record.reason}" if record.reason else ""
+    run = f"Run {record.run_id} of job {record.job}, started {record.started}, seed {record.seed}."
     return {
         "name": name,
         "status": record.status,
         "status_text": status,
         "lead": f"{lead}. {summary}".strip(),
-        "run": f"Run {record.run_id} of job {record.job}, started {record.started}, seed {record.seed}.",
+        "run": f"{run} Trained weights {weights}." if weights else run,
         "notices": [
             text
             for text in (reason, _model(record, notice), *_warnings(record), *_limits(record), privacy)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from medflare.core.run_record import RunRecord
 from medflare.reporting.galleries.common import Files
 from medflare.reporting.sections import (
+    local_baseline,
     participation,
     preparation,
     protocol,
@@ -60,6 +61,12 @@ class PageSection(NamedTuple):
 
 SECTIONS = (
     PageSection("results", "Results", "results.html", lambda c: results.view(c.record, c.page)),
+    PageSection(
+        "alone",
+        "What federating brought",
+        "local_baseline.html",
+        lambda c: local_baseline.view(c.record, c.page),
+    ),
     PageSection("findings", "Findings", "findings.html", lambda c: c.page.findings(c.predictions)),
     PageSection("gallery", "", "", lambda c: c.page.gallery(c.predictions, c.gallery)),
     PageSection("curves", "Training", "training.html", lambda c: training.view(c.record)),
