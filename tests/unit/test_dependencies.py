@@ -148,6 +148,7 @@ OWN_TYPES = {
     "core/variables.py": "any value of a settings model, read from YAML",
     "data/settings/site.py": "one entry of YAML or a list of them",
     "learners/registry.py": "what another package offers as a method",
+    "protections/registry.py": "what another package offers as a protection",
     "models/text_backbone.py": "a prompt with fields among plain texts, a subclass of str",
 }
 """File -> the values whose class it asks for, of those that this package defines; exceptions apart."""

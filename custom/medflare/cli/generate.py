@@ -11,7 +11,7 @@ import typer
 from medflare.cli.output import JSON_OPTION, ItemBatch, plain_errors, print_json
 
 if TYPE_CHECKING:
-    from medflare.tasks.reports.drafting import Draft
+    from medflare.tasks.reports.drafting import ReportDraft
 
 FORMATS = ("txt", "fhir", "dicom-sr")
 
@@ -83,7 +83,7 @@ def generate(
     )
     references = open_references(model, reference_files(result, reference, personalised))
     origin = origin_of(result)
-    drafts: list[Draft] = []
+    drafts: list[ReportDraft] = []
     batch = ItemBatch()
     if not as_json:
         typer.secho(f"{DRAFT} {origin.words}\n", fg="yellow")
@@ -105,14 +105,14 @@ def generate(
     batch.finish()
 
 
-def _print(draft: Draft) -> None:
+def _print(draft: ReportDraft) -> None:
     typer.secho(str(draft.image), bold=True)
     for warning in draft.warnings:
         typer.secho(f"! {warning}", fg="yellow")
     typer.echo(f"{draft.report}\n")
 
 
-def _write(draft: Draft, folder: Path, format_: str, identifiers: bool) -> list[Path]:
+def _write(draft: ReportDraft, folder: Path, format_: str, identifiers: bool) -> list[Path]:
     """Write a draft in a format that has a file of each; return the files."""
     from medflare.tasks.reports.draft_files import write_structured_report, write_text
 

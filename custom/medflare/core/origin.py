@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a draft comes from: the notice that everything a model wrote carries, and facts of that model."""
+"""The origin of a draft: the notice that everything a model wrote carries, and facts of that model."""
 
 from __future__ import annotations
 

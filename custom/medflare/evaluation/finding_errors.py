@@ -19,7 +19,7 @@ _BOTH = re.compile(r"\b(?:bilateral(?:ly)?|both|each)\b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
+class FindingRate:
     """A share of `of` with its 95 % Wilson interval; studies count as independent.
 
     Attributes:
@@ -55,11 +55,11 @@ class FindingErrors:
         unrecognised: of the references, those in which the labeller recognises nothing.
     """
 
-    missed: Rate
-    invented: Rate
-    by_condition: dict[str, tuple[Rate, Rate]]
-    swapped: Rate
-    unrecognised: Rate
+    missed: FindingRate
+    invented: FindingRate
+    by_condition: dict[str, tuple[FindingRate, FindingRate]]
+    swapped: FindingRate
+    unrecognised: FindingRate
 
 
 def finding_errors(items: Sequence[Prediction]) -> FindingErrors:
@@ -71,17 +71,17 @@ def finding_errors(items: Sequence[Prediction]) -> FindingErrors:
             (item.gold_codes[index] == Code.POSITIVE, item.predicted_codes[index] == Code.POSITIVE)
             for item in items
         ]
-        missed = Rate(count=sum(a and not b for a, b in pairs), of=sum(a for a, _ in pairs))
-        invented = Rate(count=sum(b and not a for a, b in pairs), of=sum(b for _, b in pairs))
+        missed = FindingRate(count=sum(a and not b for a, b in pairs), of=sum(a for a, _ in pairs))
+        invented = FindingRate(count=sum(b and not a for a, b in pairs), of=sum(b for _, b in pairs))
         by_condition[name] = (missed, invented)
     sides = [(sides_of(item.reference), sides_of(item.generated)) for item in items]
-    told = [(gold[name], made[name]) for gold, made in sides for name in gold.keys() & made.keys()]
+    compared = [(gold[name], made[name]) for gold, made in sides for name in gold.keys() & made.keys()]
     return FindingErrors(
         missed=_total([missed for missed, _ in by_condition.values()]),
         invented=_total([invented for _, invented in by_condition.values()]),
         by_condition=by_condition,
-        swapped=Rate(count=sum(gold != made for gold, made in told), of=len(told)),
-        unrecognised=Rate(count=sum(not any(item.gold_codes) for item in items), of=len(items)),
+        swapped=FindingRate(count=sum(gold != made for gold, made in compared), of=len(compared)),
+        unrecognised=FindingRate(count=sum(not any(item.gold_codes) for item in items), of=len(items)),
     )
 
 
@@ -102,5 +102,5 @@ def sides_of(report: str) -> dict[str, str]:
     return {name: next(iter(sides)) for name, sides in found.items() if len(sides) == 1}
 
 
-def _total(rates: Sequence[Rate]) -> Rate:
-    return Rate(count=sum(rate.count for rate in rates), of=sum(rate.of for rate in rates))
+def _total(rates: Sequence[FindingRate]) -> FindingRate:
+    return FindingRate(count=sum(rate.count for rate in rates), of=sum(rate.of for rate in rates))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -90,7 +91,29 @@ class ResidualBlock(nn.Module):
         return F.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
 
 
-class VisualEncoder(nn.Module):
+class CommunicatedEncoder(nn.Module, ABC):
+    """An image encoder that names which of its tensors are communicated."""
+
+    @abstractmethod
+    def shared_names(self) -> list[str]:
+        """Return the names of communicated state."""
+
+    def shared_tensors(self) -> dict[str, Tensor]:
+        """Return the communicated tensors themselves, by name with `encoder.` before it."""
+        tensors = self.state_dict(keep_vars=True)
+        return {f"encoder.{name}": tensors[name] for name in self.shared_names()}
+
+    def local_buffers(self) -> dict[str, Tensor]:
+        """Return the running statistics that stay at the site (`batch_norm: local`), named as shared ones."""
+        shared = set(self.shared_names())
+        return {
+            f"encoder.{name}": value
+            for name, value in self.state_dict(keep_vars=True).items()
+            if name not in shared and name.endswith(RUNNING)
+        }
+
+
+class VisualEncoder(CommunicatedEncoder):
     """One trunk behind one interface: images in [0, 1] to patch tokens and a pooled feature."""
 
     mean: Tensor
@@ -137,20 +160,6 @@ class VisualEncoder(nn.Module):
         if self.settings.batch_norm == "local":
             names = [name for name in names if not name.endswith(RUNNING)]
         return names
-
-    def shared_tensors(self) -> dict[str, Tensor]:
-        """Return the communicated tensors themselves, by name with `encoder.` before it."""
-        tensors = self.state_dict(keep_vars=True)
-        return {f"encoder.{name}": tensors[name] for name in self.shared_names()}
-
-    def local_buffers(self) -> dict[str, Tensor]:
-        """Return the running statistics that stay at the site (`batch_norm: local`), named as shared ones."""
-        shared = set(self.shared_names())
-        return {
-            f"encoder.{name}": value
-            for name, value in self.state_dict(keep_vars=True).items()
-            if name not in shared and name.endswith(RUNNING)
-        }
 
 
 class _ViTGrid(nn.Module):

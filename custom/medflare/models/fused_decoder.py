@@ -20,9 +20,9 @@ from medflare.models.attention import ARCHITECTURES
 from medflare.models.fused_operations import (
     AnswerLoss,
     GatedUnit,
-    Layout,
     LowRankLinear,
     PackedAttention,
+    PackedLayout,
     RMSNorm,
 )
 from medflare.models.packed_batch import PackedBatch
@@ -111,7 +111,7 @@ class Block:
             Projections.of(mlp, ("down_proj",), pairs),
         )
 
-    def __call__(self, x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Tensor:
+    def __call__(self, x: Tensor, cos: Tensor, sin: Tensor, layout: PackedLayout) -> Tensor:
         scale = self.layer.self_attn.scaling
         qkv = self.qkv(_normed(x, self.layer.input_layernorm))  # (M, (heads + 2 · groups) · D)
         x = x + self.out(PackedAttention.apply(qkv, cos, sin, layout, scale))  # (M, H)
@@ -137,7 +137,7 @@ class FusedDecoder:
         x = decoder.embed_tokens(packed.ids)  # (1, M, H)
         cos, sin = decoder.rotary_emb(x, position_ids=packed.positions)  # (1, M, D)
         config = self.model.config
-        layout = Layout.of(packed, config.num_attention_heads, config.num_key_value_heads, x.dtype)
+        layout = PackedLayout.of(packed, config.num_attention_heads, config.num_key_value_heads, x.dtype)
         x = x[0]
         for block in self._current_blocks(decoder):
             x = block(x, cos[0], sin[0], layout)

@@ -108,8 +108,8 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor, back: bool = False) -> Tensor:
 
 
 @dataclass(slots=True)
-class Layout:
-    """What attention of every layer needs to know of a packed batch.
+class PackedLayout:
+    """Facts of a packed batch that attention of every layer needs.
 
     Attributes:
         queries, paths, kept: as PackedBatch has them.
@@ -129,7 +129,7 @@ class Layout:
     groups: int
 
     @classmethod
-    def of(cls, packed: PackedBatch, heads: int, groups: int, dtype: torch.dtype) -> Layout:
+    def of(cls, packed: PackedBatch, heads: int, groups: int, dtype: torch.dtype) -> PackedLayout:
         rows, _, length = packed.visible.shape
         bias = torch.zeros(packed.visible.shape, dtype=dtype).masked_fill_(~packed.visible, -torch.inf)
         bias = bias[:, None, None].expand(-1, groups, heads // groups, -1, -1)
@@ -156,7 +156,9 @@ class PackedAttention(Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, cos: Tensor, sin: Tensor, layout: Layout, scale: float) -> Tensor:
+    def forward(
+        ctx: Any, qkv: Tensor, cos: Tensor, sin: Tensor, layout: PackedLayout, scale: float
+    ) -> Tensor:
         heads, groups = layout.heads, layout.groups
         parts = qkv.view(len(qkv), heads + 2 * groups, -1)
         turned = rotated(parts[:, : heads + groups], cos, sin)
@@ -172,7 +174,7 @@ class PackedAttention(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         queries, keys, values, shares, cos, sin = ctx.saved_tensors
-        layout: Layout = ctx.layout
+        layout: PackedLayout = ctx.layout
         heads, groups, width = layout.heads, layout.groups, cos.shape[1]
         rows, count = layout.queries.shape
         mixed = grads[0].new_zeros(rows * count, heads * width).index_copy_(0, layout.kept, grads[0])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far an image is from a site's training images, in the features of the run's image encoder.
+"""Distance of an image from a site's training images, in the features of the run's image encoder.
 
 The distance is Mahalanobis' with a covariance shrunk as Ledoit and Wolf (2004) do, of patch features averaged
 over the four quarters of an image: quarters, because an average over the whole image does not see where
@@ -36,12 +36,12 @@ LEAST_TO_REFUSE = 49
 """Held-out images that a refusal needs: an image of the cohort is refused in at most 1 of 50 cases."""
 SAME_ENCODER = 0.1
 """Relative difference of the probe's features up to which two encoders count as one."""
-Verdict = Literal["like", "unlike", "implausible"]
+ImageVerdict = Literal["like", "unlike", "implausible"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plausibility:
-    """What a site's images look like to the encoder of a run. It stays at the site.
+    """Statistics of a site's images in the features of a run's encoder. It stays at the site.
 
     Attributes:
         mean: (D,) of the training images' features.
@@ -74,7 +74,7 @@ class Plausibility:
         warned = float(torch.quantile(self.held_out, WARNED))
         return warned, float(self.held_out[-1]) if len(self.held_out) >= LEAST_TO_REFUSE else math.inf
 
-    def verdict(self, distance: float) -> Verdict:
+    def verdict(self, distance: float) -> ImageVerdict:
         """Return what a distance says of an image."""
         warned, refused = self.limits()
         return "implausible" if distance > refused else "unlike" if distance > warned else "like"

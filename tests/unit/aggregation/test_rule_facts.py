@@ -25,6 +25,8 @@ def bounds(rule: str, setting: str) -> list[tuple[str, float]]:
 BEYOND = {"minimum": -1, "exclusiveMinimum": 0, "maximum": 1, "exclusiveMaximum": 0}
 WITHIN = {"minimum": 0, "exclusiveMinimum": 0.5, "maximum": 0, "exclusiveMaximum": -0.5}
 """Keyword -> what to add to the bound for a value outside, and for one inside."""
+ALIKE = {("power_of_choice", "clients"): ("candidates",), ("power_of_choice", "candidates"): ("clients",)}
+"""Setting -> those that a value of it must be compared with, set to the same value."""
 BOUNDS = [(rule, setting, kind, at) for rule, setting in SETTINGS for kind, at in bounds(rule, setting)]
 
 
@@ -40,7 +42,8 @@ def test_a_bound_that_is_said_is_kept(rule: str, setting: str, kind: str, at: fl
     beyond = at + BEYOND[kind]
     with pytest.raises(ConfigError, match=f"{setting} is {beyond}"):
         make_rule(rule, {setting: beyond})
-    make_rule(rule, {setting: at + WITHIN[kind]})
+    within = at + WITHIN[kind]
+    make_rule(rule, {other: within for other in ALIKE.get((rule, setting), ())} | {setting: within})
 
 
 WRONG: list[tuple[str, str, Any]] = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from medflare.evaluation.finding_errors import Rate, finding_errors, sides_of
+from medflare.evaluation.finding_errors import FindingRate, finding_errors, sides_of
 from medflare.evaluation.predictions import Prediction
 from medflare.labelling.labels import label_report
 
@@ -33,11 +33,11 @@ STUDIES = [
 
 def test_missed_and_invented_findings_are_counted_by_condition() -> None:
     errors = finding_errors(STUDIES)
-    assert (errors.missed, errors.invented) == (Rate(count=1, of=3), Rate(count=1, of=3))
-    assert errors.by_condition["cardiomegaly"] == (Rate(count=1, of=1), Rate(count=0, of=0))
-    assert errors.by_condition["pneumothorax"] == (Rate(count=0, of=0), Rate(count=1, of=1))
+    assert (errors.missed, errors.invented) == (FindingRate(count=1, of=3), FindingRate(count=1, of=3))
+    assert errors.by_condition["cardiomegaly"] == (FindingRate(count=1, of=1), FindingRate(count=0, of=0))
+    assert errors.by_condition["pneumothorax"] == (FindingRate(count=0, of=0), FindingRate(count=1, of=1))
     assert "no finding" not in errors.by_condition
-    assert errors.unrecognised == Rate(count=1, of=4)
+    assert errors.unrecognised == FindingRate(count=1, of=4)
 
 
 def test_a_condition_that_does_not_occur_has_no_rate() -> None:
@@ -46,7 +46,7 @@ def test_a_condition_that_does_not_occur_has_no_rate() -> None:
 
 
 def test_left_for_right_is_counted_among_findings_with_one_side_in_both() -> None:
-    assert finding_errors(STUDIES).swapped == Rate(count=1, of=2)
+    assert finding_errors(STUDIES).swapped == FindingRate(count=1, of=2)
 
 
 @pytest.mark.parametrize(
@@ -65,4 +65,4 @@ def test_the_side_of_a_finding_is_that_of_its_sentence(report: str, sides: dict[
 
 def test_wilsons_interval_is_the_textbooks() -> None:
     # Agresti and Coull (1998): 0 of 10 gives 0 to 0.278
-    assert Rate(count=0, of=10).interval == pytest.approx((0, 0.2775), abs=1e-3)
+    assert FindingRate(count=0, of=10).interval == pytest.approx((0, 0.2775), abs=1e-3)

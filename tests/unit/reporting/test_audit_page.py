@@ -14,6 +14,7 @@ from medflare.auditing.report import (
     Counted,
     Membership,
     RepetitionScores,
+    ShadowAttack,
     SiteAudit,
 )
 from medflare.core.run_record import Estimate
@@ -32,6 +33,9 @@ def report(run_id: str = "r", canaries: bool = True) -> AuditReport:
         records=scores,
         patients=scores,
         without_adapter=Estimate(value=0.51, low=0.4, high=0.6),
+    )
+    shadows = ShadowAttack(
+        shadows=8, records=scores, patients=scores, offline_records=scores, offline_patients=scores
     )
     repetition = RepetitionScores(
         repeat=16,
@@ -55,6 +59,7 @@ def report(run_id: str = "r", canaries: bool = True) -> AuditReport:
         adapter="generic",
         epsilon=8.5,
         membership=membership,
+        shadow_attack=shadows,
         canaries=found if canaries else None,
         warnings=["40 test patients"],
     )

@@ -76,9 +76,9 @@ def read(config: CohortConfig) -> SourceRecords:
             left_out["study without a radiograph of a chest"] += 1
             continue
         with source.skipping(uid):
-            own = [name for name in names[uid] if studies_of[name] == 1]
-            row = next((table[name] for name in own if name in table), None)
-            if row is None and (text := _written_report(examination, own, texts, config)):
+            unique = [name for name in names[uid] if studies_of[name] == 1]
+            row = next((table[name] for name in unique if name in table), None)
+            if row is None and (text := _written_report(examination, unique, texts, config)):
                 row = (text, "")
             if row is None:
                 shared = next((name for name in names[uid] if name in table or name in texts), "")

@@ -26,7 +26,7 @@ TensorSpec = dict[str, tuple[tuple[int, ...], torch.dtype]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LowRankPair:
-    """What LoRA adds to the frozen layer `base`: scale · (x Aᵀ) Bᵀ, A (ρ, in) and B (out, ρ)."""
+    """The term that LoRA adds to the frozen layer `base`: scale · (x Aᵀ) Bᵀ, A (ρ, in) and B (out, ρ)."""
 
     base: Any
     a: torch.nn.Parameter

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from medflare.core.config import Settings
+from medflare.models.encoders import CommunicatedEncoder
 
 
 class VolumeSettings(Settings):
@@ -56,7 +57,7 @@ class VolumeSettings(Settings):
         return self
 
 
-class VolumeEncoder(nn.Module):
+class VolumeEncoder(CommunicatedEncoder):
     """Volumes in [0, 1] to tokens."""
 
     def __init__(self, settings: VolumeSettings) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from medflare.evaluation.finding_errors import FindingErrors, Rate, finding_errors
+from medflare.evaluation.finding_errors import FindingErrors, FindingRate, finding_errors
 from medflare.evaluation.predictions import Prediction
 from medflare.reporting.formatting import MISSING
 from medflare.reporting.galleries.common import Files, main_adapter, records_by_site
@@ -83,7 +83,7 @@ def _by_site(sites: dict[str, FindingErrors]) -> Table:
     return Table(head=head, rows=rows, caption=caption)
 
 
-def _cell(rate: Rate) -> Cell:
+def _cell(rate: FindingRate) -> Cell:
     value, interval = rate.value, rate.interval
     if value is None or interval is None:
         return Cell(text=MISSING)

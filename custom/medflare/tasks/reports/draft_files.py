@@ -15,7 +15,7 @@ from medflare.core.errors import ConfigError, DataError
 from medflare.core.origin import DRAFT
 from medflare.data.images import PICTURES, VOLUMES, decoding
 from medflare.tasks.fhir import diagnostic_report, resource_id, write_ndjson
-from medflare.tasks.reports.drafting import Draft
+from medflare.tasks.reports.drafting import ReportDraft
 
 DRAFTS = "drafts.ndjson"
 NEEDED = ("SOPClassUID", "SOPInstanceUID", "StudyInstanceUID", "SeriesInstanceUID")
@@ -27,7 +27,7 @@ LONGEST_TITLE = 64
 """Characters of a DICOM long string."""
 
 
-def write_text(draft: Draft, folder: Path) -> Path:
+def write_text(draft: ReportDraft, folder: Path) -> Path:
     """Write a draft as `<image>.txt`; a text never holds identifiers of the header."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{draft.image.stem}.txt"
@@ -35,7 +35,7 @@ def write_text(draft: Draft, folder: Path) -> Path:
     return path
 
 
-def write_fhir(drafts: Sequence[Draft], folder: Path, identifiers: bool) -> Path:
+def write_fhir(drafts: Sequence[ReportDraft], folder: Path, identifiers: bool) -> Path:
     """Write drafts as one NDJSON file of DiagnosticReports, status preliminary.
 
     Args:
@@ -58,7 +58,7 @@ def write_fhir(drafts: Sequence[Draft], folder: Path, identifiers: bool) -> Path
     return write_ndjson(folder / DRAFTS, resources)
 
 
-def write_structured_report(draft: Draft, folder: Path, identifiers: bool) -> Path:
+def write_structured_report(draft: ReportDraft, folder: Path, identifiers: bool) -> Path:
     """Write a draft as a DICOM Enhanced SR, partial, unverified and preliminary: `<image>.sr.dcm`.
 
     Args:
@@ -97,7 +97,7 @@ def write_structured_report(draft: Draft, folder: Path, identifiers: bool) -> Pa
     return path
 
 
-def _content(draft: Draft) -> Any:
+def _content(draft: ReportDraft) -> Any:
     """Return the tree of the report: notice, model, findings, warnings."""
     from highdicom.sr import CodedConcept, ContainerContentItem, ContentSequence, TextContentItem
 

@@ -20,7 +20,7 @@ from medflare.identifiers.rules import RuleDetector
 from medflare.models.plausibility import Plausibility
 from medflare.models.report_generator import DecodingSettings
 from medflare.models.report_result import Drafter
-from medflare.tasks.reports.plausibility import Comparison, compare_image
+from medflare.tasks.reports.plausibility import CohortComparison, compare_image
 from medflare.tasks.reports.repetition import repetition
 
 NO_REFERENCE = (
@@ -29,7 +29,7 @@ NO_REFERENCE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+class ReportDraft:
     """A draft of one image.
 
     Attributes:
@@ -43,7 +43,7 @@ class Draft:
     report: str
     warnings: tuple[str, ...]
     findings: dict[str, str]
-    plausibility: Comparison | None
+    plausibility: CohortComparison | None
     origin: Origin
 
     def as_json(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def draft_image(
     references: Sequence[Plausibility] = (),
     *,
     refuse: bool = True,
-) -> Draft:
+) -> ReportDraft:
     """Draft a report of one file.
 
     Args:
@@ -105,7 +105,7 @@ def draft_image(
         for name, code in zip(CONDITIONS, codes[0], strict=True)
         if code != Code.BLANK
     }
-    return Draft(
+    return ReportDraft(
         image=path,
         report=texts[0],
         warnings=tuple(warnings),

@@ -23,8 +23,8 @@ from medflare.data.visit_samples import VisitSamples
 from medflare.models.plausibility import (
     LEAST_HELD_OUT,
     LEAST_TRAINED,
+    ImageVerdict,
     Plausibility,
-    Verdict,
     fit_plausibility,
     probe_image,
     quarter_features,
@@ -106,8 +106,8 @@ def write_visit_reference(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """How near an image is to the images of the nearest site.
+class CohortComparison:
+    """Distance of an image to the images of the nearest site.
 
     Attributes:
         distance: to that site's training images; unlike, implausible: that site's limits.
@@ -117,7 +117,7 @@ class Comparison:
     distance: float
     unlike: float
     implausible: float
-    verdict: Verdict
+    verdict: ImageVerdict
 
     @property
     def words(self) -> str:
@@ -147,7 +147,9 @@ def open_references(model: Drafter, files: Sequence[Path]) -> list[Plausibility]
     return references
 
 
-def compare_image(model: Drafter, references: Sequence[Plausibility], image: Tensor) -> Comparison | None:
+def compare_image(
+    model: Drafter, references: Sequence[Plausibility], image: Tensor
+) -> CohortComparison | None:
     """Return how near a stored image (1, 1, s, s) is to the nearest site's; None without references.
 
     The nearest site is the one whose limit the distance exceeds least.
@@ -157,9 +159,9 @@ def compare_image(model: Drafter, references: Sequence[Plausibility], image: Ten
     with model.evaluating():
         features = features_of(model, image)
 
-    def compared(reference: Plausibility) -> Comparison:
+    def compared(reference: Plausibility) -> CohortComparison:
         distance, (unlike, implausible) = float(reference.distance(features)[0]), reference.limits()
-        return Comparison(
+        return CohortComparison(
             site=reference.site,
             distance=distance,
             unlike=unlike,
