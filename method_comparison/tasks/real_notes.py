@@ -38,7 +38,10 @@ from method_comparison.tasks.note_counts import counts_file, read_counts, write_
 
 SITES = ("site-1", "site-2", "site-3")
 CORRUPTED = "site-3"
+ALL = "all_notes"
 FEW = "few_notes"
+ENTITIES = "entities"
+"""Partitions: all notes with both tasks, few notes with both, and all notes with entities alone."""
 METRICS = {
     "ner_strict_f1": "NER strict",
     "ner_lenient_f1": "NER lenient",
@@ -101,7 +104,7 @@ class NoteExtraction(ComparisonTask[RealNotes, NotesMethod]):
 
     name = "real_notes"
     settings, method_settings = RealNotes, NotesMethod
-    partitions = ("all_notes", FEW)
+    partitions = (ALL, FEW, ENTITIES)
     case_columns: ClassVar[Mapping[str, Column]] = {
         name: Column(title=title, tested=name != "parse_failure_rate") for name, title in METRICS.items()
     }
@@ -211,6 +214,8 @@ def _site(unit: Unit[RealNotes, NotesMethod], name: str, *folders: str, **more: 
     base, settings = unit.shared / f"{unit.partition}-{unit.seed}", unit.settings
     encoder = unit.own.learner == "token_classification"
     folder = settings.encoder if encoder else stored_model(settings.model)
+    if unit.partition == ENTITIES:
+        more = {"tasks": ("ner",)} | more
     cohorts = tuple(CohortConfig(format="notes_jsonl", root=base / part, **more) for part in folders)
     backbone = BackboneConfig(folder=folder, precision="fp32" if encoder else "auto")
     return SiteConfig(name=name, cohort=cohorts, backbone=backbone, threads=settings.threads)
