@@ -15,13 +15,14 @@ import sys
 import time
 from pathlib import Path
 
-from medflare.core.run_record import RoundRecord, RunRecord, SiteRecord
-from medflare.federation.server.run_state import LATEST
-from medflare.recipes.resume import WorkspaceState
-
 
 def write_record(server: Path) -> None:
     """Write the record of a run whose second round is under way, and its events."""
+    # here, so that the processes below the first one import none of it: seconds of each
+    from medflare.core.run_record import RoundRecord, RunRecord, SiteRecord
+    from medflare.federation.server.run_state import LATEST
+    from medflare.recipes.resume import WorkspaceState
+
     record = RunRecord(job="toy", method="toy", run_id="r1", started="2026-11-20T10:00:00Z", best_round=None)
     record.sites = dict.fromkeys(("site-1", "site-2"), SiteRecord(backbone="toy", fingerprint="x"))
     record.rounds = [RoundRecord(round=0, seconds=1.0), RoundRecord(round=1, seconds=0.0)]

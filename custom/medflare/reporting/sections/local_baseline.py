@@ -42,8 +42,8 @@ def summary(record: RunRecord) -> str:
     """Return what federating changed at each site that trained alone; "" where none did."""
     federated = {_place(item): item for item in record.evaluations}
     pairs = [(baseline, federated.get(_place(baseline.evaluation))) for baseline in record.alone]
-    said = [_sentence(baseline, ours) for baseline, ours in pairs if ours is not None]
-    return " ".join([*filter(None, said), NOISE]) if record.alone else ""
+    sentences = [_sentence(baseline, ours) for baseline, ours in pairs if ours is not None]
+    return " ".join([*filter(None, sentences), NOISE]) if record.alone else ""
 
 
 def _place(item: EvaluationRecord) -> tuple[str, str, str]:
