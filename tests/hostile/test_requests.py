@@ -38,7 +38,7 @@ FIELDS: list[tuple[str, dict[str, Any], str]] = [
     ("fit", {"deadline": -1.0}, "'deadline' is -1.0"),
     ("fit", {"uplink": "int2"}, "'uplink' is 'int2'"),
     ("fit", {"downlink": "zip"}, "'downlink' is 'zip'"),
-    ("fit", {"protection": "plain"}, "'protection' is 'plain'"),
+    ("fit", {"protection": "../plain"}, "'protection' is '../plain'"),
     ("fit", {"seed": 2**63}, "'seed'"),
     ("fit", {"surprise": 1}, "'surprise' is no field of it"),
     ("fit", {"plan": {**PLAN, "rounds": 0}}, "'rounds' is 0"),
@@ -99,6 +99,13 @@ def test_a_field_that_no_honest_server_sends_is_refused_in_words(
     assert answer.refused
     assert answer.failure["code"] == 23, answer.text
     assert text in answer.text
+
+
+def test_a_protection_that_this_job_did_not_come_with_is_refused(said: Callable[..., Any]) -> None:
+    answer = said("fit", protection="plain")
+    assert answer.refused
+    assert answer.failure["code"] == 2, answer.text
+    assert "asks for protection 'plain', and this job came to this site with 'none'" in answer.text
 
 
 @pytest.mark.parametrize(
