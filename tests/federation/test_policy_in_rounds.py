@@ -42,7 +42,7 @@ def test_a_plain_job_is_refused_where_masks_are_required_before_anybody_trains(u
     record = failed(run, "policy.require: updates must have the protection mask, they have none")
     assert not record.rounds
     # The first refusal ends the run; another site may not have been asked by then.
-    refused = [site for site in SITES if events(run, site)]
+    refused = [site for site in SITES if events(run, site, "prepare")]
     assert refused
     for site in refused:
         assert events(run, site, "prepare") == ["blocked", "failure"]
