@@ -10,8 +10,10 @@ method or a protection and can never name a package.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, get_args
 
@@ -85,8 +87,17 @@ def is_admitted(group: PluginGroup, name: str) -> bool:
     )
 
 
-def _points(group: PluginGroup) -> list[EntryPoint]:
-    return list(entry_points(group=f"medflare.{group}"))
+def _points(group: PluginGroup) -> tuple[EntryPoint, ...]:
+    return _installed_points(group, tuple(sys.path))
+
+
+@cache
+def _installed_points(group: PluginGroup, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    """Return a group's entry points of the packages on `path`.
+
+    Kept, because a site parses its policy at every request and this opens a file of each installed package.
+    """
+    return tuple(entry_points(group=f"medflare.{group}"))
 
 
 def _plugin(group: PluginGroup, point: EntryPoint) -> Plugin:
