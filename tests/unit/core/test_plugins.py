@@ -164,3 +164,9 @@ def test_a_method_nobody_admits_is_unknown_to_a_server(example: Path) -> None:
     install(example / "site-packages", "odd", {"medflare.methods": {"odd_method": "json:dumps"}})
     assert known_method("odd_method") is None
     assert known_method("fedmrg") is not None
+
+
+def test_a_policy_that_is_parsed_again_reads_no_package_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    PolicyConfig(require=("mask",))
+    monkeypatch.setattr(plugins, "entry_points", lambda **_: pytest.fail("read again"))
+    assert PolicyConfig(require=("mask", "he|mask")).require == ("mask", "he|mask")
