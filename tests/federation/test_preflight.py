@@ -28,7 +28,7 @@ from medflare.deployment.preflight import kit_files, network, site_checks
 from medflare.deployment.preflight.base import Check, exit_code, ok, problem, warning
 from medflare.deployment.preflight.run import PreflightRequest, preflight
 from medflare.egress.policy import Policy
-from medflare.learners.footprint import Footprint
+from medflare.learners.footprint import Footprint, free_memory
 from medflare.recipes.job import Job
 from medflare.wire.durable import write_json
 
@@ -343,7 +343,7 @@ def test_an_embedded_backbone_has_a_fingerprint(tmp_path: Path) -> None:
 
 
 def test_free_memory_of_this_machine_is_known() -> None:
-    free, where = site_checks.free_memory("cpu")
+    free, where = free_memory("cpu")
     assert where == "CPU"
     assert 10**7 < free < 10**14
 

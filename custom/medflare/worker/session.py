@@ -22,6 +22,7 @@ from medflare.core.update import Update
 from medflare.data.settings.site import SiteConfig
 from medflare.egress.permitted_facts import COUNTED, SPENT
 from medflare.egress.policy import Policy
+from medflare.learners.footprint import require_memory
 from medflare.learners.registry import build_learner
 from medflare.learners.text_task.data_parallel import training_together
 from medflare.wire.disk_space import DiskFullError, DiskReserve
@@ -66,6 +67,7 @@ class WorkerSession:
 
     Raises:
         SiteSettingsError: the site's settings cannot be used.
+        TooLittleMemoryError: a pretrained model cannot fit.
     """
 
     def __init__(self, config: WorkerConfig, builder: Builder = build_learner, rank: int = 0) -> None:
@@ -85,6 +87,7 @@ class WorkerSession:
         self._learner: Learner | None = None
         self._exact = ExactSide(state_folder(config, site), config.run_id)
         self.restored = False
+        require_memory(config.method, config.settings, site)
         self._make_learner()
 
     @property

@@ -22,14 +22,13 @@ from medflare.data.load import load_cohort
 from medflare.data.settings.site import SiteConfig
 from medflare.deployment.preflight.base import Check, ok, problem, warning
 from medflare.egress.policy import Policy, PolicyError, in_words
-from medflare.learners.footprint import footprint
+from medflare.learners.footprint import footprint, free_memory
 from medflare.learners.registry import get_method, task_of
 from medflare.models.backbone import check_folder, device_of, fingerprint
 from medflare.models.embedded import decoder_folder
 from medflare.models.generators.writing import ReportVocabulary
 from medflare.models.vit_gpt2_folder import check_parts, fingerprint_of_parts
 from medflare.recipes.job import Job
-from medflare.wire.memory import free_bytes
 
 LEAST_DISK, GOOD_DISK = 2 * 10**9, 10**10
 """Bytes free below which a run cannot keep its state and logs, and below which somebody should look."""
@@ -192,13 +191,6 @@ def memory(site: SiteConfig, job: Job | None) -> Check:
     if need.total > SAFE_SHARE * free:
         return warning("memory", summarised, f"{expected}, with a fifth to spare", remedy)
     return ok("memory", summarised)
-
-
-def free_memory(device_name: str) -> tuple[int, str]:
-    """Return (bytes free, where): on the GPU, or of this machine within the limits of its container."""
-    if device_name == "cuda":
-        return int(torch.cuda.mem_get_info()[0]), "GPU"
-    return free_bytes(), "CPU"
 
 
 def disk(folders: Sequence[Path]) -> list[Check]:
