@@ -27,6 +27,7 @@ from medflare.differential_privacy.accounting import noise_for
 from medflare.differential_privacy.settings import PrivacySettings
 from medflare.in_process.loop import federate
 from medflare.learners.registry import build_learner
+from medflare.models.backbone import autocast
 from medflare.models.padding import batches_by_length, pad_rows
 from medflare.recipes.job_reader import read_job
 
@@ -108,7 +109,7 @@ def right_answers(learner: Any, rows: list[Any], batch: int = 32) -> float:
     """Return the share of rows whose every answer token is the likeliest after those before it, so that
     greedy decoding writes the right answer."""
     model, right = learner.model, 0
-    with model.evaluating():
+    with model.evaluating(), autocast(model.backbone.precision, str(model.device)):
         for part in batches_by_length([row.ids for row in rows], batch):
             chosen = [rows[i] for i in part]
             ids, _ = pad_rows([row.ids for row in chosen], model.padding, model.device, left=False)

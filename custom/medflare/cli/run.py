@@ -46,6 +46,11 @@ def run(
     canary: bool = typer.Option(
         False, "--canary", help="One checked and discarded step at every site first."
     ),
+    local_baseline: bool = typer.Option(
+        False,
+        "--local-baseline",
+        help="Then train each site alone with the same budget, and show what federating brought.",
+    ),
     set_: list[str] = typer.Option(
         [], "--set", help="key=value over the job, e.g. settings.variant=fed_lora. Repeatable."
     ),
@@ -91,6 +96,7 @@ def run(
         unseen=names(unseen) or list(file.unseen),
         rounds=rounds or file.rounds,
         canary=canary or file.canary,
+        local_baseline=local_baseline or file.local_baseline,
         changes=file.set | read_pairs(set_),
         workspace=workspace,
         overwrite=overwrite or file.overwrite,
@@ -112,6 +118,7 @@ class RunRequest:
     unseen: list[str]
     rounds: int | None
     canary: bool
+    local_baseline: bool
     changes: dict[str, Any]
     workspace: Path | None
     overwrite: bool
@@ -152,9 +159,10 @@ def _run(request: RunRequest) -> None:
             on_event=take,
             overwrite=request.overwrite,
             unseen=unseen,
+            local_baseline=request.local_baseline,
             hooks=request.hooks,
         )
-    finish(console, workspace, unseen, request.page, request.as_json)
+    finish(console, workspace, unseen, request.page, request.as_json, request.local_baseline)
 
 
 def resume_workspace(workspace: Path, page: bool, as_json: bool, hooks: Hooks | None = None) -> None:
@@ -174,11 +182,13 @@ def resume_workspace(workspace: Path, page: bool, as_json: bool, hooks: Hooks | 
             from medflare.recipes.simulate import resume_simulator
 
             _, request = resume_simulator(workspace, on_event=take, hooks=hooks)
-        finish(console, workspace.resolve(), request.unseen, page, as_json)
+        finish(console, workspace.resolve(), request.unseen, page, as_json, request.local_baseline)
 
 
-def finish(console: Any, workspace: Path, away: list[str], page: bool, as_json: bool) -> None:
-    """Test at the hospitals that took no part, compare, write the page and show it all."""
+def finish(
+    console: Any, workspace: Path, away: list[str], page: bool, as_json: bool, local_baseline: bool = False
+) -> None:
+    """Test at the hospitals that took no part, train each site alone if wanted, compare, and show it all."""
     from medflare.cli.progress import progress_bar
     from medflare.recipes.after_run import compare_adapters, locate, name_synthetic_sites, score_unseen
     from medflare.worker.config import SITE_FILE
@@ -190,6 +200,8 @@ def finish(console: Any, workspace: Path, away: list[str], page: bool, as_json: 
             console.print(f"testing the global adapter at {name}, which took no part")
             with batch.item(name), progress_bar(f"testing at {name}") as progress:
                 score_unseen(record_path, workspace / "local" / SITE_FILE, name, progress)
+        if local_baseline:
+            _train_each_alone(console, workspace, batch)
         console.print("comparing adapters and writing the page" if page else "comparing adapters")
         compare_adapters(record_path)
         name_synthetic_sites(record_path, workspace / "local" / SITE_FILE)
@@ -199,6 +211,21 @@ def finish(console: Any, workspace: Path, away: list[str], page: bool, as_json: 
     else:
         show(console, record_path, facts)
     batch.finish()
+
+
+def _train_each_alone(console: Any, workspace: Path, batch: ItemBatch) -> None:
+    """Train each site of a completed run alone; one that fails costs its own row."""
+    from medflare.core.run_record import read_record
+    from medflare.recipes.after_run import locate
+    from medflare.recipes.local_baseline import FOLDER, train_alone
+    from medflare.recipes.progress_view import live
+    from medflare.recipes.simulate import run_simulator
+
+    for site in read_record(locate(workspace)).sites:
+        console.print(f"training {site} alone, with the rounds and steps of the run")
+        display, take = live(console, workspace / FOLDER / site)
+        with batch.item(f"{site} alone"), display:
+            train_alone(workspace, site, run_simulator, take)
 
 
 def _words(option: str, command: str | None) -> list[str]:

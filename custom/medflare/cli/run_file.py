@@ -22,6 +22,7 @@ class RunFile(Settings):
     unseen: tuple[str, ...] = ()
     rounds: int | None = Field(default=None, ge=1)
     canary: bool = False
+    local_baseline: bool = False
     set: dict[str, Any] = Field(default_factory=dict)
     workspace: Path | None = None
     overwrite: bool = False

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -29,12 +28,14 @@ class StoredRequest(BaseModel):
 
     Attributes:
         sites: who trains. unseen: who is tested afterwards.
+        local_baseline: whether each site then trains alone, too.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     sites: list[str]
     unseen: list[str] = []
+    local_baseline: bool = False
 
 
 class WorkspaceState:
@@ -57,14 +58,11 @@ class WorkspaceState:
         """The server's folder of the run."""
         return self.parties / "server" / RUNS / SIMULATED
 
-    def begin(self, job: Job, sites: Sequence[str], unseen: Sequence[str]) -> None:
+    def begin(self, job: Job, request: StoredRequest) -> None:
         """Forget an earlier run, and write down what this one was asked for."""
         shutil.rmtree(self.folder, ignore_errors=True)
         job.write(self.folder / REQUEST / job.title)
-        write_json(
-            self.folder / f"{REQUEST}.json",
-            StoredRequest(sites=list(sites), unseen=list(unseen)).model_dump(),
-        )
+        write_json(self.folder / f"{REQUEST}.json", request.model_dump())
         self.point_to()
 
     def point_to(self) -> None:
@@ -77,6 +75,17 @@ class WorkspaceState:
         Raises:
             ConfigError: there is no run to go on with.
         """
+        job, request = self.requested()
+        if (self.run / RECORD).is_file():
+            job = override(job, {"resumes": SIMULATED})
+        return job, request
+
+    def requested(self) -> tuple[Job, StoredRequest]:
+        """Return the job as it began, and what was asked for beside it.
+
+        Raises:
+            ConfigError: the workspace holds none.
+        """
         try:
             request = StoredRequest.model_validate(read_json(self.folder / f"{REQUEST}.json"))
             holder = next(iter(sorted((self.folder / REQUEST).iterdir())))
@@ -85,10 +94,7 @@ class WorkspaceState:
                 f"{self.workspace}: holds no run to go on with (its state would lie in {self.folder}). Name "
                 "the workspace of a run, or start one without --resume."
             ) from None
-        job = read_job(holder)
-        if (self.run / RECORD).is_file():
-            job = override(job, {"resumes": SIMULATED})
-        return job, request
+        return read_job(holder), request
 
     def died(self) -> bool:
         """Return whether processes of the run ended before their time: the server's, or a site's, for which

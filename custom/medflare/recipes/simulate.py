@@ -28,6 +28,7 @@ from medflare.protections.kit import STARTUP
 from medflare.recipes import allow_list
 from medflare.recipes.job import Job, write_to_temporary
 from medflare.recipes.job_reader import read_job
+from medflare.recipes.local_baseline import check_baselines
 from medflare.recipes.overrides import override
 from medflare.recipes.preset_choice import with_preset
 from medflare.recipes.resume import StoredRequest, WorkspaceState
@@ -96,6 +97,7 @@ def run_simulator(
     timeout: float | None = None,
     overwrite: bool = False,
     unseen: Sequence[str] = (),
+    local_baseline: bool = False,
     hooks: Hooks | None = None,
 ) -> RunRecord:
     """Run a job folder over the sites of a site.yaml.
@@ -107,6 +109,7 @@ def run_simulator(
         on_event: called with each line of the server's progress.
         overwrite: whether a run that the workspace holds may be replaced.
         unseen: sites that will be tested afterwards; remembered for whoever goes on with the run.
+        local_baseline: whether each site will train alone afterwards; checked now, and remembered too.
         hooks: commands to start when the run stalls or ends.
 
     Raises:
@@ -124,12 +127,14 @@ def run_simulator(
     taking_part = {name: known[name] for name in sites or known if name in known}
     wanted = with_preset(job, wanted, taking_part, on_event)
     job, chosen = check_run(override(job, wanted), known, sites, workspace)
+    if local_baseline:
+        check_baselines(job, known, chosen, workspace)
     with held(workspace, overwrite):
         prepare_workspace(workspace, site_file)
         if job.controller.get("protection") == "he":
             make_contexts(workspace / STARTUP, ContextParameters())
         state = WorkspaceState(workspace)
-        state.begin(job, chosen, unseen)
+        state.begin(job, StoredRequest(sites=chosen, unseen=list(unseen), local_baseline=local_baseline))
         return _to_its_end(job, state, chosen, on_event, timeout, hooks)
 
 

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What federating brought: each site trains alone with the run's job and budget, and is tested as it was."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from medflare.aggregation import rule_class
+from medflare.aggregation.capabilities import SamplesClients
+from medflare.core.errors import ConfigError, MedflareError
+from medflare.core.run_record import (
+    ComparisonRecord,
+    EvaluationRecord,
+    LocalBaseline,
+    RunRecord,
+    read_record,
+)
+from medflare.data.settings.site import SiteConfig
+from medflare.evaluation import extraction_metrics
+from medflare.evaluation.predictions import compare_predictions, prediction_statistics
+from medflare.recipes.after_run import COMPARED, locate, score_unseen
+from medflare.recipes.job import Job, write_to_temporary
+from medflare.recipes.job_check import check_job
+from medflare.recipes.overrides import override
+from medflare.recipes.resume import WorkspaceState
+from medflare.recipes.run_check import check_run
+from medflare.tasks.prediction_files import holds_extraction, read_documents, read_predictions
+from medflare.worker.config import SITE_FILE
+
+FOLDER = "local-baseline"
+"""Folder of the sites' own workspaces in the run's."""
+ALONE: Mapping[str, Any] = {
+    "protection": "none",
+    "min_responses": 1,
+    "mandatory_sites": [],
+    "sites": [],
+    "mode": "sync",
+}
+"""What a job must say for one site; keys that its workflow does not have are left out."""
+EXTRACTION_METRICS = ("ner_strict_f1", "ner_lenient_f1", "re_gold_strict_f1")
+
+
+def job_alone(job: Job) -> Job:
+    """Return the run's job for one site: the same method, settings, rounds and steps, and no protection.
+
+    A rule that selects sites or compares their updates gives way to the weighted mean, which of one update
+    is that update.
+
+    Raises:
+        ConfigError: the job cannot run at one site.
+    """
+    fields = job.flow.settings.model_fields
+    one = replace(override(job, {key: value for key, value in ALONE.items() if key in fields}), n_clients=1)
+    rule = rule_class(one.aggregation["rule"])
+    if rule.facts.compares or rule.class_capability(SamplesClients) is not None:
+        one = override(one, {"rule": "weighted_mean"})
+    check_job(one)
+    return one
+
+
+def check_baselines(job: Job, known: Mapping[str, SiteConfig], sites: Sequence[str], workspace: Path) -> None:
+    """Check before the federated run that each of its sites could train alone.
+
+    Raises:
+        ConfigError: one could not, with the reason.
+    """
+    alone = job_alone(job)
+    for site in sites:
+        try:
+            check_run(alone, known, [site], workspace)
+        except ConfigError as error:
+            raise ConfigError(f"--local-baseline: {site} cannot train alone: {error}") from None
+
+
+def train_alone(
+    workspace: Path,
+    site: str,
+    run: Callable[..., RunRecord],
+    on_event: Callable[[dict[str, Any]], None] | None = None,
+) -> None:
+    """Train a site alone, test it where the run was tested, and write both into the run's record.
+
+    A training that was completed before, for instance in a run that goes on, is not repeated.
+
+    Args:
+        workspace: of the run, which is completed.
+        run: `recipes.simulate.run_simulator`.
+
+    Raises:
+        RunError: the training did not complete.
+    """
+    record_path, site_file = locate(workspace), workspace / "local" / SITE_FILE
+    job, request = WorkspaceState(workspace).requested()
+    place = workspace / FOLDER / site
+    if not _completed(place):
+        with write_to_temporary(job_alone(job)) as holder:
+            folder = Path(holder) / job.title
+            run(
+                folder, place, [site], site_file, on_event=on_event, overwrite=True, changes={"preset": "job"}
+            )
+    alone_path = locate(place)
+    for name in request.unseen:
+        score_unseen(alone_path, site_file, name)
+    record, alone = read_record(record_path), read_record(alone_path)
+    record.alone = [item for item in record.alone if item.trained_at != site]
+    for evaluation in alone.evaluations:
+        moved = _beside(evaluation, alone_path.parent, record_path.parent)
+        gaps = _differences(record, record_path.parent, moved)
+        record.alone.append(LocalBaseline(trained_at=site, evaluation=moved, differences=gaps))
+    record.write(record_path)
+
+
+def _completed(place: Path) -> bool:
+    try:
+        return read_record(locate(place)).status == "completed"
+    except MedflareError:
+        return False
+
+
+def _beside(evaluation: EvaluationRecord, folder: Path, record_folder: Path) -> EvaluationRecord:
+    """Return an evaluation whose predictions are named relative to the run's record."""
+    if not evaluation.predictions:
+        return evaluation
+    path = os.path.relpath((folder / evaluation.predictions).resolve(), record_folder.resolve())
+    return evaluation.model_copy(update={"predictions": path})
+
+
+def _differences(record: RunRecord, folder: Path, alone: EvaluationRecord) -> list[ComparisonRecord]:
+    """Return federated minus alone on the same records; [] where predictions of both are not here."""
+    same = (alone.site, alone.adapter, alone.split)
+    ours = next((e for e in record.evaluations if (e.site, e.adapter, e.split) == same), None)
+    if ours is None or not ours.predictions or not alone.predictions:
+        return []
+    first, second = folder / ours.predictions, folder / alone.predictions
+    if not (first.is_file() and second.is_file()):
+        return []
+    if holds_extraction(first):
+        return [_extraction_gap(record, alone, metric, first, second) for metric in _shared(ours, alone)]
+    if record.task != "reports":
+        return []
+    federated, local = (read_predictions(file) for file in (first, second))
+    return compare_predictions(
+        ("federated", prediction_statistics(federated)),
+        ("alone", prediction_statistics(local)),
+        site=alone.site,
+        metrics=COMPARED,
+        groups=[item.patient_id for item in federated],
+        seed=record.seed,
+    )
+
+
+def _shared(ours: EvaluationRecord, alone: EvaluationRecord) -> list[str]:
+    return [name for name in EXTRACTION_METRICS if name in ours.metrics and name in alone.metrics]
+
+
+def _extraction_gap(
+    record: RunRecord, alone: EvaluationRecord, metric: str, first: Path, second: Path
+) -> ComparisonRecord:
+    gap = extraction_metrics.compare(
+        read_documents(first), read_documents(second), metric, replicates=1000, seed=record.seed
+    )
+    return ComparisonRecord(
+        metric=metric,
+        site=alone.site,
+        ours="federated",
+        theirs="alone",
+        value=gap.value,
+        low=gap.low,
+        high=gap.high,
+        p=gap.p,
+    )
