@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What federating brought: each site trains alone with the run's job and budget, and is tested as it was."""
+"""Local baseline: each site trains alone with the run's job and budget, and is tested as the run was."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ALONE: Mapping[str, Any] = {
     "sites": [],
     "mode": "sync",
 }
-"""What a job must say for one site; keys that its workflow does not have are left out."""
+"""Settings of a job for one site; keys that its workflow does not have are left out."""
 EXTRACTION_METRICS = ("ner_strict_f1", "ner_lenient_f1", "re_gold_strict_f1")
 
 
