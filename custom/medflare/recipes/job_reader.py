@@ -24,6 +24,11 @@ def read_job(folder: Path) -> Job:
         ConfigError: it is no job folder of medflare, names classes of an earlier release, or holds parts that
             a Job cannot carry (filters, further components), which would be lost without a message.
     """
+    if not (folder / "meta.json").is_file():
+        raise ConfigError(
+            f"{folder}: is not a job folder of medflare, as it has no meta.json. Job folders lie in jobs/ of "
+            "the repository and are no part of an installed package; name one with its path."
+        )
     try:
         files = {
             name: json.loads((folder / name).read_text(encoding="utf-8"))

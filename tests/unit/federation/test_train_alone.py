@@ -56,7 +56,8 @@ def test_a_site_that_could_not_train_alone_is_named_before_the_run(tmp_path: Pat
     site = SiteConfig.model_validate({"cohort": {"format": "manifest", "root": str(tmp_path)}})
     known = dict.fromkeys(SITES, site)
     check_baselines(job("fedmrg"), known, SITES, tmp_path)
-    simulated = job("fedmrg", latency_profiles={"north": {"seconds_per_example": 1.0, "up": 1.0, "down": 1.0}})
+    profile = {"seconds_per_example": 1.0, "up": 1.0, "down": 1.0}
+    simulated = job("fedmrg", latency_profiles={"north": profile})
     with pytest.raises(ConfigError, match=r"south cannot train alone: .*no latency profile for south"):
         check_baselines(simulated, known, SITES, tmp_path)
 
