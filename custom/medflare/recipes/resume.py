@@ -96,6 +96,13 @@ class WorkspaceState:
             ) from None
         return read_job(holder), request
 
+    def completed(self) -> bool:
+        """Return whether the run has done all its rounds and its final tests."""
+        try:
+            return read_record(self.run / RECORD).status == "completed"
+        except DataError:
+            return False
+
     def died(self) -> bool:
         """Return whether processes of the run ended before their time: the server's, or a site's, for which
         FLARE stops the job. Whoever stops it himself does so by a signal, or has asked for a pause."""

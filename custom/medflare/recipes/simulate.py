@@ -152,16 +152,21 @@ def resume_simulator(
 ) -> tuple[RunRecord, StoredRequest]:
     """Go on with the run of a workspace that ended before its time.
 
+    A completed one is left as it is, because FLARE would wipe its results; the caller repeats what follows.
+
     Returns:
         Its record, and what the run had been asked for.
 
     Raises:
-        ConfigError: there is no such run, it is completed, or it is running.
-        RunError: it did not complete this time either.
+        ConfigError: there is no such run, or it is running.
+        RunError: it did not complete this time either, or what a completed one made is gone.
     """
     workspace = workspace.resolve()
     state = WorkspaceState(workspace)
     job, request = state.again()  # before anything is written there
+    if state.completed():
+        _say(on_event, "completed", "the run had all its rounds; what comes after it is done again")
+        return judge(workspace), request
     with locked(workspace):
         prepare_workspace(workspace, None)
         state.point_to()

@@ -94,3 +94,18 @@ def test_a_run_that_dies_after_a_pause_was_asked_for_goes_on_only_when_it_is_tol
     simulator.state.pause()
     lock.release()
     assert not simulator.state.died()
+
+
+def test_a_completed_run_is_not_started_again_and_keeps_its_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FLARE's simulator wipes its workspace first, with the adapter and all scores."""
+    (tmp_path / "site.yaml").write_text(SITES)
+    workspace = tmp_path / "ws"
+    simulator = Simulator(workspace, ["completed"])
+    monkeypatch.setattr(simulate, "launch", simulator.launch)
+    monkeypatch.setattr(simulate, "judge", lambda workspace: "judged")
+    simulate.run_simulator(JOB, workspace, site_file=tmp_path / "site.yaml", unseen=["site-9"])
+    assert simulate.resume_simulator(workspace)[0] == "judged"
+    assert simulate.resume_simulator(workspace)[1].unseen == ["site-9"]
+    assert simulator.resumed == [""]
