@@ -161,7 +161,9 @@ METHODS: dict[str, dict[str, Any]] = {
 IDS = torch.tensor([[1, 5, 6, 7, 8, 9]])
 
 
-@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize(
+    "method", ["adalora", *(pytest.param(name, marks=pytest.mark.long) for name in ("p_tuning", "vera"))]
+)
 def test_any_peft_method_ends_in_a_folder_that_peft_and_medflare_open(
     extraction, method: str, tiny_backbone: Path
 ) -> None:

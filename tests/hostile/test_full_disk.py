@@ -85,6 +85,7 @@ def test_a_site_with_a_full_disk_misses_rounds_and_comes_back(tmp_path: Path, wo
     assert {line["code"] for line in failures} == {33}
 
 
+@pytest.mark.faults
 @pytest.mark.fault(
     "read-only disk at a site (a real mount)",
     phase="mid-run",
@@ -98,6 +99,7 @@ def test_a_site_with_a_read_only_disk_misses_rounds_and_comes_back(tmp_path: Pat
     assert not any(absent.keys() - {"site-2"} for absent in result["absent"])
 
 
+@pytest.mark.faults
 @pytest.mark.fault("read-only disk at the server (a real mount)", phase="mid-run", result="ends by name")
 def test_a_server_with_a_read_only_disk_ends_by_name(tmp_path: Path) -> None:
     result = run_on_a_small_disk(tmp_path, "server", "thread", "read-only")

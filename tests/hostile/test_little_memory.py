@@ -68,7 +68,10 @@ def test_what_too_little_memory_says() -> None:
 
 
 @pytest.mark.fault("too little memory: the kernel ends the worker", phase="training", result="{code}")
-@pytest.mark.parametrize(("kills", "code"), [(1, FailureCode.OUT_OF_MEMORY), (0, FailureCode.WORKER_DIED)])
+@pytest.mark.parametrize(
+    ("kills", "code"),
+    [(1, FailureCode.OUT_OF_MEMORY), pytest.param(0, FailureCode.WORKER_DIED, marks=pytest.mark.faults)],
+)
 def test_a_worker_that_the_kernel_ended_for_memory_is_told_from_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int, code: FailureCode
 ) -> None:
