@@ -29,6 +29,9 @@ STARTS = 3
 """Most starts of a simulator that loses clients before anything happens."""
 GUARD = (sys.executable, "-P", "-m", "medflare.recipes.process_guard")
 FORK_SERVER = (sys.executable, "-P", "-m", "medflare.worker.fork_server")
+LESS_MEMORY = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "16", "MALLOC_ARENA_MAX": "2"}
+"""Texts of every length make oneDNN keep a compiled product for each shape, a thousand by default: a worker
+of the demo grew to 2.2 GB by round 5, and to 1.1 GB with these (whole demo 9.2 and 6.8 GB, 2026-11-25)."""
 _LOST = re.compile(r"Communication error with client (\S+):")
 _UNREACHED = "Failed to create connection to the child process"
 
@@ -121,7 +124,7 @@ def _forking(command: Sequence[str], method: str | None) -> Iterator[Sequence[st
 @contextmanager
 def _guarded(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run a command under the guard; every process that came of it has ended when the context is left."""
-    env = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
+    env = {**LESS_MEMORY, **os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
     env.setdefault("OMP_NUM_THREADS", "1")
     child_end, parent_end = os.pipe()  # the parent end closes with this process, however that ends
     try:
