@@ -28,9 +28,10 @@ from medflare.deployment.preflight import kit_files, network, site_checks
 from medflare.deployment.preflight.base import Check, exit_code, ok, problem, warning
 from medflare.deployment.preflight.run import PreflightRequest, preflight
 from medflare.egress.policy import Policy
-from medflare.learners.footprint import Footprint, free_memory
+from medflare.learners.footprint import Footprint
 from medflare.recipes.job import Job
 from medflare.wire.durable import write_json
+from medflare.worker.memory_check import free_memory
 
 REPOSITORY = Path(__file__).parents[2]
 PROXY_NAMES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY")

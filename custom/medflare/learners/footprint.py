@@ -16,13 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from medflare.core.errors import MedflareError
 from medflare.core.method import MethodSettings, import_function
 from medflare.data.settings.site import SiteConfig
 from medflare.learners.registry import get_method
 from medflare.learners.training_step import TrainingStep
 from medflare.models.backbone import device_of, resolve_precision
-from medflare.wire.memory import free_bytes
 
 RUNTIME = 1_000_000_000
 """Bytes of a worker before it trains: torch, transformers, peft, monai (measured: 0.9 to 1.0 GB)."""
@@ -69,43 +67,6 @@ def footprint(method: str, settings: Mapping[str, Any], site: SiteConfig) -> Foo
     with _shapes_only():
         step: TrainingStep = import_function(entry.footprint)(chosen, site.backbone.folder, precision)
         return _measure(step)
-
-
-def free_memory(device_name: str) -> tuple[int, str]:
-    """Return (bytes free, where): on the GPU, or of this machine within the limits of its container."""
-    if device_name == "cuda":
-        return int(torch.cuda.mem_get_info()[0]), "GPU"
-    return free_bytes(), "CPU"
-
-
-def require_memory(method: str, settings: Mapping[str, Any], site: SiteConfig) -> None:
-    """Compare what training a pretrained model needs at the least with what is free, before it is loaded.
-
-    Activations are left out: they depend on the texts, and an estimate must not refuse what would fit.
-
-    Raises:
-        TooLittleMemoryError: the weights, the optimiser and the exchange are more than is free.
-    """
-    if site.backbone.folder is None:
-        return
-    try:
-        need = footprint(method, settings, site)
-    except (MedflareError, OSError, ValueError):  # building the learner says what is wrong with the folder
-        return
-    if need is None:
-        return
-    least = need.frozen + need.learning + need.exchange
-    free, where = free_memory(device_of(site.device))
-    if least > free:
-        raise TooLittleMemoryError(
-            f"weights, optimiser and exchange of {site.backbone.folder} need {least / 1e9:.1f} GB, and "
-            f"{free / 1e9:.1f} GB are free on the {where}. Nothing was loaded. Take backbone.precision int8 "
-            "or nf4, a smaller lora.rank or a smaller model, or end other programs."
-        )
-
-
-class TooLittleMemoryError(MemoryError):
-    """A model that was not loaded, because it cannot fit; a site reports it as E34."""
 
 
 @contextmanager

@@ -22,7 +22,6 @@ from medflare.core.update import Update
 from medflare.data.settings.site import SiteConfig
 from medflare.egress.permitted_facts import COUNTED, SPENT
 from medflare.egress.policy import Policy
-from medflare.learners.footprint import require_memory
 from medflare.learners.registry import build_learner
 from medflare.learners.text_task.data_parallel import training_together
 from medflare.wire.disk_space import DiskFullError, DiskReserve
@@ -44,6 +43,7 @@ from medflare.wire.task_messages import TaskRequest, TaskResult
 from medflare.worker import config as worker_config
 from medflare.worker.config import LOCAL_STATE, WorkerConfig, state_folder
 from medflare.worker.exact_comparison import ExactSide, PairRequest
+from medflare.worker.memory_check import require_memory
 from medflare.worker.mixture_sums import profile_specs, profile_sums, take_mixture
 from medflare.worker.patient_budget import PatientBudget
 from medflare.worker.ranks import HelperRanks, require_data_parallel, use_device

@@ -14,10 +14,13 @@ from extraction_sites import PLAN, SMALL, make, site
 from medflare.core.errors import UpdateError
 from medflare.core.hints import RoundHints
 from medflare.core.plan import RoundPlan
+from medflare.egress.failures import FailureCode, failure_of
 from medflare.learners.extraction.learner import ExtractionLearner
 from medflare.wire.plan_codec import plan_to_json
 from medflare.wire.task_messages import TaskRequest
+from medflare.worker import memory_check
 from medflare.worker.config import WorkerConfig
+from medflare.worker.memory_check import TooLittleMemoryError
 from medflare.worker.session import WorkerSession
 
 
@@ -51,20 +54,29 @@ def test_merged_factors_are_refused_where_the_sites_average_theirs(learner: Extr
     assert all(torch.equal(t, before[n]) for n, t in learner.initial_shared().items())
 
 
-def test_a_round_that_burst_leaves_nothing_at_the_site(notes: Path, tmp_path: Path) -> None:
+def worker_config(
+    notes: Path, folder: Path, settings: dict[str, Any], backbone: dict[str, Any] | None = None
+) -> WorkerConfig:
+    """Write a site's file for a worker; return the worker's configuration."""
     document = site(notes).model_dump(mode="json", include={"backbone", "device"})
+    document |= {"backbone": backbone} if backbone else {}
     cohort = {"format": "notes_jsonl", "root": str(notes / "site-1")}
-    (tmp_path / "site.yaml").write_text(yaml.safe_dump(document | {"cohort": cohort}))
-    config = WorkerConfig(
+    (folder / "site.yaml").write_text(yaml.safe_dump(document | {"cohort": cohort}))
+    return WorkerConfig(
         method="fed_medlora",
-        settings=SMALL | {"sharing": "fedsa", "optimiser": {"batch": 2, "lr": 1e37}},
+        settings=settings,
         seed=0,
         site="site-1",
-        site_file=str(tmp_path / "site.yaml"),
-        state_folder=str(tmp_path / "state"),
-        cache_folder=str(tmp_path / "cache"),
+        site_file=str(folder / "site.yaml"),
+        state_folder=str(folder / "state"),
+        cache_folder=str(folder / "cache"),
         run_id="r",
     )
+
+
+def test_a_round_that_burst_leaves_nothing_at_the_site(notes: Path, tmp_path: Path) -> None:
+    settings = SMALL | {"sharing": "fedsa", "optimiser": {"batch": 2, "lr": 1e37}}
+    config = worker_config(notes, tmp_path, settings)
     session = WorkerSession(config)
     tensors, values = session.learner.local_state()
     fit = TaskRequest(task="fit", plan=plan_to_json(PLAN), tensors=session.learner.initial_shared())
@@ -74,6 +86,23 @@ def test_a_round_that_burst_leaves_nothing_at_the_site(notes: Path, tmp_path: Pa
     assert values_after == values == {"position": 0}
     assert all(torch.equal(t, after[n]) for n, t in tensors.items())
     assert not session.state_file.exists()
+
+
+def test_a_pretrained_model_that_cannot_fit_is_named_before_it_is_loaded(
+    notes: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = worker_config(notes, tmp_path, SMALL, {"folder": str(tiny_backbone)})
+
+    def built(*_: Any) -> Any:
+        raise AssertionError("it was loaded")
+
+    monkeypatch.setattr(memory_check, "free_bytes", lambda: 1000)
+    with pytest.raises(TooLittleMemoryError, match="GB are free on the CPU") as error:
+        WorkerSession(config, built)
+    assert failure_of(error.value).code is FailureCode.OUT_OF_MEMORY
+    monkeypatch.setattr(memory_check, "free_bytes", lambda: 10**12)
+    with pytest.raises(AssertionError, match="it was loaded"):
+        WorkerSession(config, built)
 
 
 def test_a_site_without_training_notes_says_so(notes: Path) -> None:

@@ -13,8 +13,7 @@ from fedtar_sites import site as visits_site
 from fedtar_sites import write_visits
 
 from medflare.data.settings.site import SiteConfig
-from medflare.egress.failures import FailureCode, failure_of
-from medflare.learners.footprint import Footprint, TooLittleMemoryError, footprint, require_memory
+from medflare.learners.footprint import Footprint, footprint
 from medflare.learners.registry import METHODS, build_learner
 from medflare.models.backbone import load_backbone
 
@@ -101,18 +100,6 @@ def test_no_weight_is_loaded_and_no_memory_taken_for_a_model_of_seven_billion(tm
     assert result is not None
     assert result.frozen == 2 * 6_738_415_616
     assert 30e9 < result.total < 120e9
-
-
-def test_a_pretrained_model_that_cannot_fit_is_named_before_it_is_loaded(
-    tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    site = SITE.model_copy(update={"backbone": SITE.backbone.model_copy(update={"folder": tiny_backbone})})
-    require_memory("fed_medlora", LORA, site)
-    monkeypatch.setattr("medflare.learners.footprint.free_bytes", lambda: 1000)
-    with pytest.raises(TooLittleMemoryError, match="free on the CPU") as error:
-        require_memory("fed_medlora", LORA, site)
-    assert failure_of(error.value).code is FailureCode.OUT_OF_MEMORY
-    require_memory("fed_medlora", LORA, SITE)  # the embedded model is small
 
 
 def test_virtual_tokens_have_no_estimate() -> None:

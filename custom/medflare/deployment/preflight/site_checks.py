@@ -22,13 +22,14 @@ from medflare.data.load import load_cohort
 from medflare.data.settings.site import SiteConfig
 from medflare.deployment.preflight.base import Check, ok, problem, warning
 from medflare.egress.policy import Policy, PolicyError, in_words
-from medflare.learners.footprint import footprint, free_memory
+from medflare.learners.footprint import footprint
 from medflare.learners.registry import get_method, task_of
 from medflare.models.backbone import check_folder, device_of, fingerprint
 from medflare.models.embedded import decoder_folder
 from medflare.models.generators.writing import ReportVocabulary
 from medflare.models.vit_gpt2_folder import check_parts, fingerprint_of_parts
 from medflare.recipes.job import Job
+from medflare.worker.memory_check import free_memory
 
 LEAST_DISK, GOOD_DISK = 2 * 10**9, 10**10
 """Bytes free below which a run cannot keep its state and logs, and below which somebody should look."""

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory and processor time of a whole command with all processes that it starts.
+
+    python benchmarks/run_memory.py -- medflare run jobs/fedmrg -f cohorts/site.yaml -w runs/measured
+    ONEDNN_PRIMITIVE_CACHE_CAPACITY=1024 MALLOC_ARENA_MAX=16 python benchmarks/run_memory.py -- ...
+
+The second line takes back what `recipes.simulator_process` bounds. The memory is the sum of the processes'
+proportional set sizes, so that what they share counts once; the most of it, and the most of a single
+process, are looked at every two seconds. It needs Linux.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import time
+
+import psutil
+
+GB = 1e9
+SECONDS_BETWEEN = 2.0
+
+
+def proportional_bytes(processes: list[psutil.Process]) -> list[int]:
+    """Return the proportional set size of each process that is still there."""
+    sizes = []
+    for process in processes:
+        try:
+            sizes.append(int(process.memory_full_info().pss))
+        except psutil.Error:  # it ended meanwhile
+            continue
+    return sizes
+
+
+def descendants(command: psutil.Process) -> list[psutil.Process]:
+    """Return a command's process and all that came of it, in whatever session they are."""
+    try:
+        return [command, *command.children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
+def main() -> int:
+    """Run the command and print what it took; return its exit code."""
+    parser = argparse.ArgumentParser(description="Memory and processor time of a command and its processes.")
+    parser.add_argument("command", nargs="+", help="after --")
+    given = parser.parse_args()
+    started, most, largest = time.monotonic(), 0, 0
+    process = subprocess.Popen(given.command, env=os.environ)
+    command = psutil.Process(process.pid)
+    while process.poll() is None:
+        sizes = proportional_bytes(descendants(command))
+        most, largest = max(most, sum(sizes)), max([largest, *sizes])
+        time.sleep(SECONDS_BETWEEN)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(
+        f"{most / GB:.2f} GB at most, {largest / GB:.2f} in one process; "
+        f"{used.ru_utime + used.ru_stime:.0f} s of processor time, {time.monotonic() - started:.0f} s"
+    )
+    return process.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
