@@ -184,3 +184,50 @@ def test_a_folder_without_a_note_table_says_what_it_holds(tmp_path: Path) -> Non
     folders.write_csv(tmp_path / "person.csv", [{"person_id": 1}])
     with pytest.raises(DataError, match=r"expected a NOTE table.*person\.csv"):
         read_cohort("omop", tmp_path)
+
+
+PERSONS = [{"person_id": 7, "gender_concept_id": 8532}, {"person_id": 8, "gender_concept_id": 8507}]
+MORE = [
+    {"NOTE_ID": 2, "PERSON_ID": 8, "NOTE_TEXT": "Fever."},
+    {"NOTE_ID": 3, "PERSON_ID": 9, "NOTE_TEXT": "Chills."},
+]
+
+
+def with_persons(root: Path) -> Path:
+    folders.write_csv(exports.as_csv(root) / "NOTE.csv", [*exports.NOTE, *MORE])
+    folders.write_csv(root / "PERSON.csv", PERSONS)
+    return root
+
+
+def test_a_person_who_was_taken_out_of_the_database_trains_nothing(tmp_path: Path) -> None:
+    cohort = read_cohort("omop", with_persons(tmp_path), tasks=(), max_skipped=0.5)
+    assert [note.patient_id for note in cohort.notes] == ["7", "8"]
+    assert cohort.annotation.lines_left_out == {"note of nobody in PERSON": 1}
+    (tmp_path / "PERSON.csv").unlink()
+    assert len(read_cohort("omop", tmp_path, tasks=()).notes) == 3
+
+
+@pytest.mark.parametrize(
+    ("select", "patients"),
+    [
+        ({"gender_concept_id": 8532}, ["7"]),
+        ({"GENDER_CONCEPT_ID": [8507, 8532]}, ["7", "8"]),
+        ({"note_id": [2, 3]}, ["8"]),
+        ({"note_id": 1, "gender_concept_id": 8507}, []),
+    ],
+)
+def test_notes_are_selected_by_their_own_columns_and_their_persons(
+    select: dict[str, Any], patients: list[str], tmp_path: Path
+) -> None:
+    with_persons(tmp_path)
+    if not patients:
+        with pytest.raises(DataError):
+            read_cohort("omop", tmp_path, tasks=(), select=select)
+        return
+    cohort = read_cohort("omop", tmp_path, tasks=(), select=select)
+    assert [note.patient_id for note in cohort.notes] == patients
+
+
+def test_a_column_that_neither_table_has_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"'gender_concept'.*did you mean 'gender_concept_id'"):
+        read_cohort("omop", with_persons(tmp_path), tasks=(), select={"gender_concept": 8532})

@@ -1,22 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notes of an OMOP common data model: NOTE, and NOTE_NLP with CONCEPT for entities (CSV, Parquet or DuckDB).
+"""Notes of an OMOP common data model: NOTE, PERSON, and NOTE_NLP with CONCEPT for entities.
 
-Tables are files of root named after them (note.csv, NOTE.parquet, ...), or tables of one .duckdb file. A
-term of NOTE_NLP is an entity of its concept's domain (Condition, Drug, ...; label map `omop`); its `offset`
-must be where `lexical_variant` stands. `term_exists: N` has no words that could be marked and is counted.
-Without NOTE_NLP texts alone are read (`tasks: []`). https://ohdsi.github.io/CommonDataModel/
+Tables are CSV or Parquet files of root named after them (note.csv, NOTE.parquet, ...), or tables of one
+.duckdb file. `select` filters by columns of NOTE and PERSON, as `{note_class_concept_id: 706391,
+gender_concept_id: 8532}`. Where PERSON is there, notes of nobody in it are counted and left out: a person who
+was taken out of the database trains nothing. A term of NOTE_NLP is an entity of its concept's domain
+(Condition, Drug, ...; label map `omop`); its `offset` must be where `lexical_variant` stands.
+`term_exists: N` has no words that could be marked and is counted. Without NOTE_NLP texts alone are read
+(`tasks: []`). https://ohdsi.github.io/CommonDataModel/
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from medflare.core.errors import DataError
 from medflare.data.readers.annotated import check_surface, check_text, checked_note
 from medflare.data.readers.common import SourceRecords, parse_number
-from medflare.data.readers.tables import TableRow, listing, read_table
+from medflare.data.readers.tables import LINE_KEY, TableRow, listing, read_table, select_rows
 from medflare.data.records import Entity, Note, RecordError
 from medflare.data.settings.cohort import CohortConfig
 
@@ -37,13 +40,17 @@ def read(config: CohortConfig) -> SourceRecords:
             f"{config.root}: expected a NOTE table (note.csv, note.parquet, *.duckdb); found {where}."
         )
     terms = _terms(config.root, source, left_out) if config.tasks else {}
-    for number, row in enumerate(notes, 1):
+    persons = _persons(config.root, source)
+    for number, row in enumerate(_selected(notes, persons, config), 1):
         record = _whole(row.get("note_id")) or f"note {number}"
         where = f"NOTE {record}"
         with source.skipping(record):
             if record in source.places:
                 raise RecordError("duplicated note", f"{where}: stands twice; the first one is kept")
             text, person = str(row.get("note_text") or ""), _whole(row.get("person_id"))
+            if persons is not None and person not in persons:
+                left_out["note of nobody in PERSON"] += 1
+                continue
             check_text(text, where)
             note = Note(note_id=record, text=text, patient_id=person or record, split="", tasks=())
             if config.tasks:
@@ -53,6 +60,29 @@ def read(config: CohortConfig) -> SourceRecords:
             source.notes.append(note)
     source.left_out = dict(+left_out)
     return source
+
+
+def _persons(root: Path, source: SourceRecords) -> dict[str, TableRow] | None:
+    """Return the rows of PERSON by their id, None where there is no such table."""
+    rows = _table(root, "person", source, ("person_id",))
+    return None if rows is None else {_whole(row["person_id"]): row for row in rows}
+
+
+def _selected(
+    notes: list[TableRow], persons: Mapping[str, TableRow] | None, config: CohortConfig
+) -> Iterator[TableRow]:
+    """Yield the notes that `select` keeps, by their columns and their person's.
+
+    Raises:
+        DataError: neither table has a column that `select` names.
+    """
+    wanted = {name.lower(): values for name, values in config.select.items()}
+    people = persons or {}
+    columns = dict.fromkeys(column for row in [*notes[:1], *list(people.values())[:1]] for column in row)
+    joined = [{**people.get(_whole(row.get("person_id")), {}), **row} for row in notes]
+    for row in joined:
+        row.update({name: _whole(row.get(name)) for name in wanted if name in columns})
+    yield from select_rows(config.root, list(columns), joined, wanted)
 
 
 def _terms(
@@ -110,7 +140,7 @@ def _table(root: Path, name: str, source: SourceRecords, columns: tuple[str, ...
     else:
         return None
     place = files[0] if files else f"{databases[0]}, table {name.upper()}"
-    lowered = [{key.lower(): value for key, value in row.items()} for row in rows]
+    lowered = [{key.lower(): row[key] for key in row if key != LINE_KEY} for row in rows]
     if lowered and (missing := [column for column in columns if column not in lowered[0]]):
         raise DataError(f"{place}: has no column {', '.join(missing)}; it has {', '.join(lowered[0])}.")
     return lowered

@@ -24,7 +24,7 @@ FORMATS: dict[str, frozenset[str]] = {
     "label_studio": frozenset({"file", "columns", "label_map", "tasks", "annotated"}),
     "doccano": frozenset({"file", "columns", "select", "label_map", "tasks", "annotated"}),
     "prodigy": frozenset({"file", "columns", "select", "label_map", "tasks", "annotated"}),
-    "omop": frozenset({"label_map", "tasks", "annotated"}),
+    "omop": frozenset({"select", "label_map", "tasks", "annotated"}),
     "fhir_ndjson": frozenset({"file", "select", "tasks"}),
     "questions_jsonl": frozenset({"file", "columns", "select", "first_index"}),
     "summaries_jsonl": frozenset({"file", "columns", "select", "most_masks"}),
