@@ -19,6 +19,7 @@ from medflare.core.errors import RunError
 from medflare.core.run_record import read_record
 from medflare.recipes import allow_list, simulate, simulator_process
 from medflare.recipes.job import CLIENT_CONFIG, SERVER_CONFIG, Job
+from medflare.recipes.old_runs import stored_run
 from medflare.wire.durable import write_json
 
 pytestmark = pytest.mark.simulator
@@ -68,9 +69,10 @@ import sys
 from pathlib import Path
 from medflare.core.stop_signals import StopSignal, stop_signals_raise
 from medflare.recipes import simulate, simulator_process
+from medflare.recipes.workspace_lock import locked
 job, workspace = map(Path, sys.argv[1:])
 try:
-    with stop_signals_raise(), simulate.closing_record(workspace):
+    with stop_signals_raise(), locked(workspace), simulate.closing_record(workspace):
         simulator_process.launch(job, workspace, ["site-1", "site-2"], timeout=280)
 except StopSignal as stop:
     raise SystemExit(stop.exit_code)
@@ -88,6 +90,9 @@ def test_a_signal_leaves_no_process_of_flare(tmp_path: Path, number: signal.Sign
         assert run.poll() is None, (tmp_path / "ws.log").read_text()
         assert time.monotonic() < until
         time.sleep(0.2)
+    running = stored_run(workspace)
+    assert running is not None
+    assert (running.state, running.live) == ("running", True)  # although the simulator wiped the workspace
     processes = psutil.Process(run.pid).children(recursive=True)
     words = [" ".join(process.cmdline()) for process in processes]
     assert sum("simulator_worker" in line for line in words) == len(SITES)
@@ -100,7 +105,10 @@ def test_a_signal_leaves_no_process_of_flare(tmp_path: Path, number: signal.Sign
     if number == signal.SIGTERM:
         assert (run.returncode, record.status, record.reason) == (143, "stopped", "stopped by SIGTERM")
     else:
-        assert record.status == "running"  # `medflare status` calls it interrupted: nobody holds its lock
+        assert record.status == "running"
+        ended = stored_run(workspace)
+        assert ended is not None
+        assert ended.state == "interrupted"  # nobody holds its lock
 
 
 def test_the_server_scores_with_the_notes_of_its_own_entry_in_the_sites_file(tmp_path: Path) -> None:

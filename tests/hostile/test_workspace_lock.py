@@ -42,7 +42,7 @@ def test_a_run_in_a_busy_workspace_touches_nothing(tmp_path: Path, monkeypatch: 
     (tmp_path / "local/site.yaml").write_text(f"sites: {{site-1: {site}, site-2: {site}, site-3: {site}}}")
     with locked(tmp_path), pytest.raises(ConfigError, match="another run is using this folder"):
         simulate.run_simulator(Path("jobs/fedmrg"), workspace=tmp_path)
-    assert sorted(path.name for path in (tmp_path / "local").iterdir()) == ["run.lock", "site.yaml"]
+    assert sorted(path.name for path in (tmp_path / "local").iterdir()) == ["site.yaml"]
 
 
 def test_two_runs_in_one_second_get_folders_of_their_own(tmp_path: Path) -> None:

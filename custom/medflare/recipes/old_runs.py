@@ -13,10 +13,9 @@ from pathlib import Path
 
 from medflare.core.errors import ConfigError, DataError
 from medflare.core.run_record import RunRecord, read_record
-from medflare.recipes.resume import state_of
 from medflare.recipes.simulator_process import SERVER_FOLDER
 from medflare.recipes.workspace_lock import FILE as LOCK
-from medflare.recipes.workspace_lock import holder, in_use
+from medflare.recipes.workspace_lock import holder, in_use, state_of
 
 QUIET = 3600.0
 """Seconds without a change after which a run that says 'running' counts as interrupted, where no lock of this
@@ -102,8 +101,8 @@ def record_file(path: Path) -> Path | None:
 
 def stored_run(path: Path) -> StoredRun | None:
     """Return the run of a workspace; None if the folder is none. Links are not followed."""
-    file, lock = record_file(path), path / "local" / LOCK
-    if file is None and not _inside(lock, path):
+    file, lock = record_file(path), state_of(path) / LOCK
+    if file is None and not _inside(lock, state_of(path)):
         return None
     record, state = None, "no record"
     if file is not None:

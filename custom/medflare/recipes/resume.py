@@ -14,6 +14,7 @@ from medflare.federation.server.run_folder import PAUSE, RECORD
 from medflare.recipes.job import Job
 from medflare.recipes.job_reader import read_job
 from medflare.recipes.overrides import override
+from medflare.recipes.workspace_lock import state_of
 from medflare.wire.durable import read_json, write_json
 from medflare.wire.process_file import in_use
 from medflare.wire.storage import FILE, RUNS
@@ -60,7 +61,8 @@ class WorkspaceState:
 
     def begin(self, job: Job, request: StoredRequest) -> None:
         """Forget an earlier run, and write down what this one was asked for."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        for old in (self.parties, self.folder / REQUEST):  # the lock beside them stays
+            shutil.rmtree(old, ignore_errors=True)
         job.write(self.folder / REQUEST / job.title)
         write_json(self.folder / f"{REQUEST}.json", request.model_dump())
         self.point_to()
@@ -127,8 +129,3 @@ class WorkspaceState:
                 "shows how it ended."
             )
         (self.run / PAUSE).touch()
-
-
-def state_of(workspace: Path) -> Path:
-    """Return the folder beside a workspace that holds its state."""
-    return workspace.with_name(workspace.name + ".state")

@@ -16,7 +16,12 @@ from medflare.wire import process_file
 from medflare.wire.process_file import FolderLock, open_lock
 
 FILE = "run.lock"
-"""In the workspace's `local/`, which the simulator leaves alone."""
+"""In the folder of the run's state: what is in the workspace the simulator deletes or copies."""
+
+
+def state_of(workspace: Path) -> Path:
+    """Return the folder beside a workspace that holds its state."""
+    return workspace.with_name(workspace.name + ".state")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,7 @@ def locked(workspace: Path) -> Iterator[None]:
     Raises:
         ConfigError: another run holds it.
     """
-    lock = FolderLock(workspace / "local", FILE)
+    lock = FolderLock(state_of(workspace), FILE)
     if not lock.acquire():
         raise ConfigError(
             f"{workspace}: another run is using this folder ({holder(workspace)}), and a second one "
@@ -64,13 +69,13 @@ def locked(workspace: Path) -> Iterator[None]:
 
 def in_use(workspace: Path) -> bool:
     """Return whether a run holds a workspace. Nothing is written, and links are not followed."""
-    return process_file.in_use(workspace / "local", FILE)
+    return process_file.in_use(state_of(workspace), FILE)
 
 
 def holder(workspace: Path) -> LockHolder:
     """Return the process that wrote the workspace's lock last, as far as the file says. Links are not
     followed."""
-    descriptor = open_lock(workspace / "local", FILE)
+    descriptor = open_lock(state_of(workspace), FILE)
     if descriptor is None:
         return LockHolder()
     with os.fdopen(descriptor, encoding="utf-8", errors="replace") as file:

@@ -112,7 +112,7 @@ def test_a_run_that_goes_on_stays(runs: Path) -> None:
         assert in_use(runs / "oldest")
         assert [run.path.name for run in find_runs(runs) if run.live] == ["oldest"]
         answer("runs", "prune", runs, "--keep", 0, "--yes")
-        assert names(runs) == {"oldest"} | KEPT
+        assert names(runs) == {"oldest", "oldest.state"} | KEPT
     assert not in_use(runs / "oldest")
     answer("runs", "prune", runs, "--keep", 0, "--yes")
     assert names(runs) == KEPT
