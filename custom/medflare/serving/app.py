@@ -82,7 +82,7 @@ def _add_pages(app: Flask, index: RunIndex, gallery: int) -> None:
     @app.get("/runs/<name>/")
     def run_page(name: str) -> Response:
         run, record = _opened(index, name)
-        state, nonce = live_state(run, record), secrets.token_urlsafe(16)
+        state, nonce = live_state(run, record, with_drafts=gallery > 0), secrets.token_urlsafe(16)
         assert run.record is not None
         predictions = collect_predictions(record, run.record.parent) if gallery else []
         live = {"state": state, "nonce": nonce, "figures": exports.figures(record), "version": _version(run)}
@@ -92,7 +92,8 @@ def _add_pages(app: Flask, index: RunIndex, gallery: int) -> None:
     @app.get("/runs/<name>/live")
     def live(name: str) -> dict[str, str]:
         run, record = _opened(index, name)
-        return {"version": _version(run), "head": render_template("live_state.html", live_state(run, record))}
+        state = live_state(run, record, with_drafts=gallery > 0)
+        return {"version": _version(run), "head": render_template("live_state.html", state)}
 
     @app.get("/compare")
     def compare() -> str:

@@ -7,8 +7,9 @@ import time
 from dataclasses import dataclass, field
 
 from medflare.core.run_record import RunRecord
+from medflare.core.sample_drafts import SampleDrafts
 from medflare.recipes.progress_view import Board, Follower
-from medflare.recipes.site_tasks import running_tasks
+from medflare.recipes.site_tasks import newest_drafts, running_tasks
 from medflare.reporting.formatting import duration
 from medflare.serving.run_index import ServedRun
 
@@ -24,6 +25,7 @@ class LiveState:
         quiet: seconds since the last event.
         sites: site -> what it is doing, where that can be seen, or the last that was heard of it, with its
             loss where it told one.
+        drafts: site -> what its model wrote in the last validation; texts of patients.
     """
 
     state: str
@@ -33,6 +35,7 @@ class LiveState:
     seconds_left: float | None = None
     quiet: float | None = None
     sites: dict[str, str] = field(default_factory=dict)
+    drafts: dict[str, SampleDrafts] = field(default_factory=dict)
 
     @property
     def running(self) -> bool:
@@ -52,13 +55,16 @@ class LiveState:
         return words
 
 
-def live_state(run: ServedRun, record: RunRecord | None, now: float | None = None) -> LiveState:
+def live_state(
+    run: ServedRun, record: RunRecord | None, now: float | None = None, with_drafts: bool = False
+) -> LiveState:
     """Return how far a run is.
 
     Args:
         run: whose events are read.
         record: of the run; None before it has one.
         now: seconds since the epoch.
+        with_drafts: whether texts of patients may be shown.
     """
     now = time.time() if now is None else now
     events = Follower(run.progress).new_events() if run.progress is not None else []
@@ -69,6 +75,8 @@ def live_state(run: ServedRun, record: RunRecord | None, now: float | None = Non
     planned = [event["rounds"] for event in events if event["phase"] == "round" and "rounds" in event]
     rounds = int(planned[-1]) if planned else 0
     tasks = running_tasks(run.workspace, board.rows) if run.workspace and run.state == "running" else {}
+    shown = with_drafts and run.workspace is not None and run.state == "running"
+    drafts = newest_drafts(run.workspace, sorted(board.rows)) if shown and run.workspace else {}
     left = board.seconds_left(now, tasks) if run.state == "running" else None
     return LiveState(
         state=run.state,
@@ -78,6 +86,7 @@ def live_state(run: ServedRun, record: RunRecord | None, now: float | None = Non
         seconds_left=left,
         quiet=max(0.0, now - float(events[-1]["time"])) if events and "time" in events[-1] else None,
         sites={site: str(tasks.get(site) or _last_word(row)) for site, row in sorted(board.rows.items())},
+        drafts=drafts,
     )
 
 

@@ -15,6 +15,7 @@ import torch
 from medflare.core.hints import RoundHints
 from medflare.core.learner import Learner
 from medflare.core.plan import RoundPlan
+from medflare.core.sample_drafts import keeping_drafts
 from medflare.core.summed_metrics import exchange_specs
 from medflare.core.tensor_names import TOTAL_PREFIX, split_by_prefix
 from medflare.core.tensors import SharedSpec, State
@@ -42,6 +43,7 @@ from medflare.wire.spec_codec import spec_to_json
 from medflare.wire.task_messages import TaskRequest, TaskResult
 from medflare.worker import config as worker_config
 from medflare.worker.config import LOCAL_STATE, WorkerConfig, state_folder
+from medflare.worker.draft_file import write_drafts
 from medflare.worker.exact_comparison import ExactSide, PairRequest
 from medflare.worker.memory_check import require_memory
 from medflare.worker.mixture_sums import profile_specs, profile_sums, take_mixture
@@ -53,6 +55,8 @@ Builder = Callable[[str, dict[str, Any], SiteConfig, int, Path | None], Learner]
 """(method, settings, site, seed, cache folder) -> learner: `learners.build`, or a test's own."""
 LAST_UPDATE = "last_update.safetensors"
 """Beside the local state: the last update, with the work it answers."""
+DRAFTS = 2
+"""Samples that are kept of what a model writes in a validation."""
 MEASURED, TESTED = "validation.jsonl", "evaluations.json"
 """A site's own numbers in the folder of its result, which stay there: of each validation, and of the test."""
 
@@ -343,11 +347,14 @@ class WorkerSession:
         """Return numbers on `options.split` with the state that came along.
 
         With `options.folder` they are written there too: what leaves is a sum, of which nobody here could
-        read the site's own part.
+        read the site's own part. With `options.drafts`, some of what the model wrote for it is.
         """
         self.learner.load_shared(request.tensors)
         plan, split = self._plan(request, {}), str(request.options["split"])
-        metrics = self.learner.evaluate(split, plan)
+        with keeping_drafts(DRAFTS) as drafts:
+            metrics = self.learner.evaluate(split, plan)
+        if "drafts" in request.options:
+            write_drafts(Path(str(request.options["drafts"])), plan.round, drafts)
         if "folder" in request.options:
             line = {"round": plan.round, "split": split, "examples": metrics.examples, "metrics": metrics}
             _append_line(Path(str(request.options["folder"])) / MEASURED, line)

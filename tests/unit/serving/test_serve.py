@@ -25,8 +25,10 @@ from werkzeug.serving import make_server
 
 from command_line import refusal
 from medflare.core.run_record import Estimate, RoundRecord, RunRecord, SiteRecord, Traffic
+from medflare.core.sample_drafts import SampleDraft
 from medflare.recipes.workspace_lock import locked
 from medflare.serving.app import create_app
+from medflare.worker.draft_file import write_drafts
 from medflare.worker.progress_file import TaskProgress, write_progress
 from record_builders import evaluation
 
@@ -66,6 +68,14 @@ def record(run_id: str, status: str = "completed", loss: float = 2.0, seed: int 
     )
 
 
+DRAFT = SampleDraft(
+    record="s1",
+    reference="Pneumonoultramicroscopicsilicovolcanoconiosis. " * 8,
+    written="No <i>acute</i> findings.",
+)
+WORKER = Path("north/simulate_job/worker")
+
+
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
     """A run that is done, and one that goes on in its third round of four."""
@@ -79,6 +89,7 @@ def runs(tmp_path: Path) -> Path:
     ]
     lines = "".join(json.dumps(event) + "\n" for event in events)
     (tmp_path / "<b>second" / "progress.jsonl").write_text(lines)
+    write_drafts(tmp_path / "<b>second" / WORKER, 1, [DRAFT])
     return tmp_path
 
 
@@ -122,6 +133,33 @@ def test_its_head_alone_is_shown_anew_with_each_sites_step(client: FlaskClient, 
         assert second is not None
         assert "step 4 of 30" in second["head"]
         assert first["version"] == second["version"]
+
+
+def test_what_a_model_wrote_last_is_shown_while_the_run_goes_on(client: FlaskClient) -> None:
+    for text in (
+        client.get("/runs/%3Cb%3Esecond/").text,
+        client.get("/runs/%3Cb%3Esecond/live").json["head"],
+    ):
+        assert "No &lt;i&gt;acute&lt;/i&gt; findings." in text
+        assert "north, 2" in text
+        assert "never a diagnosis" in text
+
+
+def test_without_a_gallery_no_text_of_a_patient_is_shown(runs: Path) -> None:
+    client = create_app(runs, gallery=0).test_client()
+    assert "acute" not in client.get("/runs/%3Cb%3Esecond/").text
+    assert "acute" not in client.get("/runs/%3Cb%3Esecond/live").json["head"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[]", '{"round": -1, "drafts": []}', '{"round": 1, "drafts": ["x"]}', "\xff", "9" * 2_000_001],
+)
+def test_a_damaged_file_of_drafts_is_none(content: str, client: FlaskClient, runs: Path) -> None:
+    (runs / "<b>second" / WORKER / "drafts.json").write_bytes(content.encode("latin-1"))
+    answer = client.get("/runs/%3Cb%3Esecond/")
+    assert answer.status_code == 200
+    assert "acute" not in answer.text
 
 
 def test_what_the_server_warned_of_is_on_the_page(client: FlaskClient, runs: Path) -> None:

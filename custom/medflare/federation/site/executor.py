@@ -294,6 +294,8 @@ class LearnerExecutor(Executor):
             options["sums_of_metrics"] = protection.server_reads == "sum"
         if request.task == messages.FINISH or (request.task == messages.EVALUATE and protection.seals):
             options["folder"] = str(_run_folder(fl_ctx) / "result")
+        if request.task == messages.EVALUATE:
+            options["drafts"] = str(_run_folder(fl_ctx) / "worker")
         return TaskRequest(
             task=request.task, plan=plan, options=options, tensors=request.tensors, work=request.work
         )

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from medflare.core.sample_drafts import offer_drafts
 from medflare.data.notes.word_offsets import locate_words
 from medflare.data.records import Note
 from medflare.evaluation.extraction_metrics import quick_extraction_metrics
+from medflare.evaluation.extraction_predictions import EntityMention
 from medflare.learners.text_task.validation_texts import Known
 from medflare.tasks.extraction.evaluation import NOTES
 from medflare.tasks.extraction.predictor import Predictor
@@ -39,4 +41,25 @@ class LearnsFromNotes:
 
     def quality(self, records: Sequence[Note]) -> dict[str, float]:
         """Return point scores on a few notes, for the curves of a run."""
-        return quick_extraction_metrics(self.predictor.documents(records, self.site, "generic"))
+        documents = self.predictor.documents(records, self.site, "generic")
+        offer_drafts(
+            [document.note_id for document in documents],
+            [
+                _entity_words(record.text, document.gold_entities)
+                for record, document in zip(records, documents, strict=True)
+            ],
+            [
+                _entity_words(record.text, document.predicted_entities or ())
+                for record, document in zip(records, documents, strict=True)
+            ],
+        )
+        return quick_extraction_metrics(documents)
+
+
+def _entity_words(text: str, entities: Sequence[EntityMention]) -> str:
+    """Return the words of entities with their types, in the order of the note."""
+    found = sorted(entities, key=lambda entity: entity.spans)
+    words = (" ".join(text[start:end] for start, end in entity.spans) for entity in found)
+    return (
+        "; ".join(f"{word} [{entity.label}]" for word, entity in zip(words, found, strict=True)) or "nothing"
+    )

@@ -15,6 +15,7 @@ import torch
 from medflare.core.json_lines import write_lines
 from medflare.core.metrics import MetricNames, Metrics
 from medflare.core.run_record import EvaluationRecord
+from medflare.core.sample_drafts import offer_drafts
 from medflare.data.visit_samples import VisitSamples
 from medflare.evaluation.predictions import Prediction
 from medflare.evaluation.report_metrics import METRICS, QUICK, quick_metrics
@@ -81,6 +82,7 @@ def curve_metrics(learner: VisitLearner, split: str, limit: int | None) -> Metri
     items = predictions(learner, rows, learner.draft(rows, greedy(learner.settings.decoding)), None)
     gold, predicted = [item.gold_codes for item in items], [item.predicted_codes for item in items]
     texts = [item.reference for item in items], [item.generated for item in items]
+    offer_drafts([item.study_id for item in items], *texts)
     metrics = {"loss": learner.rows_loss(rows), **quick_metrics(*texts, gold, predicted)}
     changes = change_statistics(items)
     for name in CURVES_OF_CHANGES:

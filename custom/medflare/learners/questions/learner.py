@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from medflare.core.sample_drafts import offer_drafts
 from medflare.data.records import Question
 from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.question_metrics import quick_question_metrics
@@ -53,4 +54,10 @@ class QuestionLearner(TextTaskLearner[QuestionSettings, Question]):
         return self.predictor.rows(records)
 
     def quality(self, records: Sequence[Question]) -> dict[str, float]:
-        return quick_question_metrics(answer_questions(self.predictor, records, self.site, "generic"))
+        answered = answer_questions(self.predictor, records, self.site, "generic")
+        offer_drafts(
+            [item.question_id for item in answered],
+            [f"{item.question} {item.options[item.answer]}" for item in answered],
+            [item.options[item.chosen] for item in answered],
+        )
+        return quick_question_metrics(answered)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from medflare.core.sample_drafts import offer_drafts
 from medflare.data.records import Summary
 from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.summary_metrics import quick_summary_metrics
@@ -54,4 +55,6 @@ class SummaryLearner(TextTaskLearner[SummarySettings, Summary]):
         chosen = self.settings
         greedy = chosen.writing.model_copy(update={"beams": 1})
         written = Summariser(self.model, greedy, chosen.max_tokens, chosen.eval_batch).write(records)
-        return quick_summary_metrics([item.target for item in records], [one.text for one in written])
+        targets, texts = [item.target for item in records], [one.text for one in written]
+        offer_drafts([item.summary_id for item in records], targets, texts)
+        return quick_summary_metrics(targets, texts)

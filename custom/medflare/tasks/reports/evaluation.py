@@ -17,6 +17,7 @@ from medflare.core.json_lines import write_lines
 from medflare.core.metrics import MetricNames, Metrics
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import EvaluationRecord
+from medflare.core.sample_drafts import offer_drafts
 from medflare.core.task_progress import report_progress
 from medflare.data.images import centre
 from medflare.data.records import SPLITS
@@ -143,8 +144,9 @@ def evaluate_split(learner: ReportLearner, split: str, plan: RoundPlan) -> Metri
     texts, prompted = draft(
         learner.model, learner.samples, rows, greedy(settings.decoding), settings.eval_batch
     )
-    gold = learner.samples.codes[rows]
-    metrics = quick_metrics([learner.samples.reports[i] for i in rows], texts, gold.numpy()) | loss
+    gold, references = learner.samples.codes[rows], [learner.samples.reports[i] for i in rows]
+    offer_drafts([learner.samples.studies[i].study_id for i in rows], references, texts)
+    metrics = quick_metrics(references, texts, gold.numpy()) | loss
     if settings.classification:
         metrics[DIAGNOSES] = float((prompted == gold).float().mean())
     return Metrics(metrics, len(rows))
