@@ -46,14 +46,18 @@ def rules(
 
 @plain_errors
 def methods(
-    jobs: Path = typer.Option(Path("jobs"), "--jobs", help="Folder of job folders, to say which use what."),
+    jobs: Path | None = typer.Option(
+        None, "--jobs", help="Folder of job folders; default: those that came with medflare."
+    ),
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Lists the methods: what each reads and trains, its variants, the rules that fit, and the jobs.
 
     [bold]Example[/bold]: medflare methods --json
     """
-    listings = method_listing(jobs)
+    from medflare.recipes.job_reader import installed_jobs
+
+    listings = method_listing(jobs or installed_jobs())
     if as_json:
         print_json(listings)
         return

@@ -28,7 +28,7 @@ SHOWN = (
 @plain_errors
 def run(
     job: Path = typer.Argument(
-        ..., help="A job folder, for instance jobs/fedmrg, or a run.yaml with these options."
+        ..., help="A job folder, the name of one of medflare's (fedmrg), or a run.yaml with these options."
     ),
     site_file: Path | None = typer.Option(
         None,

@@ -17,7 +17,7 @@ LONGEST = 4_000
 
 
 class SampleDraft(BaseModel):
-    """What a model wrote for one record, beside what a person did.
+    """A text that a model wrote for one record, and a person's.
 
     Attributes:
         record: id of the study, note, question or text.

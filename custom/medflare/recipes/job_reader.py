@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import json
+import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import medflare
 from medflare.core.errors import ConfigError
 from medflare.federation.server.aggregator import ValidatingAggregator
 from medflare.protocol.nested_settings import unmarked
@@ -16,18 +18,34 @@ from medflare.recipes.flare_traps import class_paths, flare_traps
 from medflare.recipes.job import CLIENT_CONFIG, FOR_BOTH, SERVER_CONFIG, WORKFLOWS, Job
 from medflare.recipes.moved_classes import moved_class
 
+JOBS = "jobs"
+
+
+def installed_jobs() -> Path:
+    """Return the folder of job folders that came with the package: those of the checkout, or of the wheel."""
+    checkout = Path(medflare.__file__).parents[2] / JOBS
+    return checkout if checkout.is_dir() else Path(sysconfig.get_path("data")) / "share" / "medflare" / JOBS
+
+
+def find_job(folder: Path) -> Path:
+    """Return a job folder; a name alone, or below `jobs/`, may be one that came with the package."""
+    known = folder.parts in ((folder.name,), (JOBS, folder.name)) and not folder.exists()
+    return installed_jobs() / folder.name if known and (installed_jobs() / folder.name).is_dir() else folder
+
 
 def read_job(folder: Path) -> Job:
-    """Return the Job that a job folder holds.
+    """Return the Job that a job folder holds; `fedmrg` alone is that of the package.
 
     Raises:
         ConfigError: it is no job folder of medflare, names classes of an earlier release, or holds parts that
             a Job cannot carry (filters, further components), which would be lost without a message.
     """
+    folder = find_job(folder)
     if not (folder / "meta.json").is_file():
+        known = ", ".join(sorted(path.name for path in installed_jobs().glob("*") if path.is_dir()))
         raise ConfigError(
-            f"{folder}: is not a job folder of medflare, as it has no meta.json. Job folders lie in jobs/ of "
-            "the repository and are no part of an installed package; name one with its path."
+            f"{folder}: is not a job folder of medflare, as it has no meta.json. Name one with its path, or "
+            f"one that came with medflare: {known or 'none was found'}."
         )
     try:
         files = {
