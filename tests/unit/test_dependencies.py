@@ -216,3 +216,19 @@ def test_the_processes_that_a_kit_starts_import_no_torch() -> None:
     program = f"import sys, {', '.join([*parents, *modules])}\nprint('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split()[-1] == "False"
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "medflare.federation.site.executor",
+        "medflare.federation.server.controller",
+        "medflare.recipes.simulate",
+    ],
+)
+def test_the_processes_around_the_workers_import_no_models(module: str) -> None:
+    """A run has five such processes: with transformers each takes 130 MB and 6 s more."""
+    heavy = ("transformers", "peft", "monai", "torchvision", "sklearn", "pandas", "matplotlib")
+    program = f"import sys, {module}\nprint([name for name in {heavy!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -21,7 +21,8 @@ from medflare.learners.ct2replong.learner import PAPER, build
 from medflare.learners.ct2replong.settings import METHOD
 from medflare.learners.visit_results import open_result
 from medflare.models.generators.ct2replong import CT2RepLong
-from medflare.models.generators.volume_encoder import VolumeEncoder, VolumeSettings, fit_depth
+from medflare.models.generators.settings import VolumeSettings
+from medflare.models.generators.volume_encoder import VolumeEncoder, fit_depth
 from medflare.models.generators.writing import parameter_counts
 from medflare.models.padding import pad
 

@@ -11,7 +11,7 @@ from medflare.core.method import Method, MethodFacts
 from medflare.learners.generators.settings import GeneratorSettings
 from medflare.learners.setting_types import PositiveCount
 from medflare.learners.transformer.settings import PAPER_OPTIMISER
-from medflare.models.generators.ct2replong import CT2RepLongModelSettings
+from medflare.models.generators.settings import CT2RepLongModelSettings
 
 
 class CT2RepLongSettings(GeneratorSettings):

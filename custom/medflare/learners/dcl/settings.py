@@ -11,7 +11,7 @@ from medflare.core.method import Method, MethodFacts
 from medflare.learners.fedmrg.settings import PAPER_JOB
 from medflare.learners.generators.settings import GeneratorSettings
 from medflare.learners.setting_types import PositiveCount
-from medflare.models.generators.dcl import DCLModelSettings
+from medflare.models.generators.settings import DCLModelSettings
 
 
 class DCLSettings(GeneratorSettings):

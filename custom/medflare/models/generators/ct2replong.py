@@ -16,21 +16,14 @@ from torch import Tensor, nn
 
 from medflare.core.seeds import seeded
 from medflare.models.backbone import autocast
-from medflare.models.generators.settings import Memory, TransformerShape
+from medflare.models.generators.settings import CT2RepLongModelSettings
 from medflare.models.generators.transformer import ReportTransformer
-from medflare.models.generators.volume_encoder import VolumeEncoder, VolumeSettings, fit_depth
+from medflare.models.generators.volume_encoder import VolumeEncoder, fit_depth
 from medflare.models.generators.writing import ReportVocabulary, VocabularyWriter, word_loss
 from medflare.models.report_generator import DecodingSettings
 
 KEPT = 0.8
 """Of a layer's own stream where the two streams are mixed, as in the released code."""
-
-
-class CT2RepLongModelSettings(TransformerShape):
-    """Shape of CT2RepLong."""
-
-    encoder: VolumeSettings = VolumeSettings()
-    memory: Memory = "relational"
 
 
 @dataclass(slots=True)

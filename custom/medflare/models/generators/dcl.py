@@ -13,49 +13,20 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from medflare.core.conditions import CONDITIONS, Code
-from medflare.core.config import Settings
 from medflare.core.seeds import seeded
 from medflare.models.backbone import LOADING, autocast
-from medflare.models.encoders import EncoderSettings, VisualEncoder
+from medflare.models.encoders import VisualEncoder
 from medflare.models.generators.knowledge_graph import GraphReader
 from medflare.models.generators.report_queue import ReportQueue
+from medflare.models.generators.settings import DCLModelSettings
 from medflare.models.generators.writing import ReportVocabulary, VocabularyWriter, word_loss
 from medflare.models.padding import IGNORED
 
 TEXT, MATCH = 0, 1
 """Tokens after those of the vocabulary that begin a report to compare, and one to match with an image."""
-
-
-class DCLModelSettings(Settings):
-    """Shape of DCL. width: of text network and graph, to which image features are brought."""
-
-    encoder: EncoderSettings = EncoderSettings()
-    width: int = Field(default=96, ge=8, description="of the text network; 768 in the paper")
-    layers: int = Field(default=2, ge=1, description="of the text network; 12 in the paper")
-    attention_heads: int = Field(default=4, ge=1)
-    feed_forward: int = Field(default=256, ge=8)
-    graph_heads: int = Field(default=4, ge=1, description="of the graph's layers; 6 in the paper")
-    graph_feed_forward: int = Field(default=256, ge=8)
-    dropout: float = Field(default=0.1, ge=0, lt=1)
-    positions: int = Field(default=160, ge=2, description="most tokens of a report, with the one before it")
-    contrast_width: int = Field(default=64, ge=2, description="of the projections; 256 in the paper")
-    retrieved: int = Field(default=3, ge=1, description="reports whose statements enter an image's graph")
-
-    @property
-    def prompts(self) -> bool:
-        """No diagnosis tokens stand between image and report."""
-        return False
-
-    @model_validator(mode="after")
-    def _heads_fit(self) -> DCLModelSettings:
-        for heads in (self.attention_heads, self.graph_heads):
-            if self.width % heads:
-                raise ValueError(f"width is {self.width}, expected a multiple of the heads ({heads})")
-        return self
 
 
 class DCL(VocabularyWriter):

@@ -10,9 +10,14 @@ from typing import Any
 from medflare.core.config import Settings, parse
 from medflare.core.errors import ConfigError
 from medflare.models.encoder_folder import trained_precision
-from medflare.models.generators.ct2replong import CT2RepLong, CT2RepLongModelSettings
-from medflare.models.generators.dcl import DCL, DCLModelSettings
-from medflare.models.generators.settings import TransformerSettings, WordSearchSettings
+from medflare.models.generators.ct2replong import CT2RepLong
+from medflare.models.generators.dcl import DCL
+from medflare.models.generators.settings import (
+    CT2RepLongModelSettings,
+    DCLModelSettings,
+    TransformerSettings,
+    WordSearchSettings,
+)
 from medflare.models.generators.writing import ReportVocabulary, ReportWriter, VocabularyWriter
 from medflare.models.report_generator import DecodingSettings
 from medflare.models.result_files import block_of, copy_tensors, read_json, read_tensors

@@ -56,6 +56,83 @@ class TransformerSettings(TransformerShape):
     contrast_width: int | None = Field(default=None, ge=2)
 
 
+class VolumeSettings(Settings):
+    """Shape of the volume encoder.
+
+    image_size: side of a slice. slices: of a volume, which `visits.slices` in site.yaml should be; fewer are
+    padded with air on both sides, of more the middle is taken, as in the released code.
+    """
+
+    image_size: int = Field(default=48, ge=8, description="480 in the paper")
+    slices: int = Field(default=4, ge=1, description="of a volume; 240 in the paper")
+    patch: int = Field(default=12, ge=2, description="side of a token's square; 24 in the paper")
+    slice_patch: int = Field(default=2, ge=1, description="slices of a token; 12 in the paper")
+    width: int = Field(default=64, ge=8, description="512 in the paper")
+    attention_heads: int = Field(default=4, ge=1)
+    layers: int = Field(default=1, ge=1, description="within a block, and across blocks; 4 in the paper")
+
+    @property
+    def stored_size(self) -> int:
+        """Side of a stored slice: volumes are not augmented."""
+        return self.image_size
+
+    @property
+    def blocks(self) -> int:
+        """Tokens along the body."""
+        return self.slices // self.slice_patch
+
+    @property
+    def squares(self) -> int:
+        """Tokens of a block."""
+        return (self.image_size // self.patch) ** 2
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> VolumeSettings:
+        for name, size, part in (
+            ("image_size", self.image_size, self.patch),
+            ("slices", self.slices, self.slice_patch),
+            ("width", self.width, self.attention_heads),
+        ):
+            if size % part:
+                raise ValueError(f"{name} is {size}, expected a multiple of {part}")
+        return self
+
+
+class CT2RepLongModelSettings(TransformerShape):
+    """Shape of CT2RepLong."""
+
+    encoder: VolumeSettings = VolumeSettings()
+    memory: Memory = "relational"
+
+
+class DCLModelSettings(Settings):
+    """Shape of DCL. width: of text network and graph, to which image features are brought."""
+
+    encoder: EncoderSettings = EncoderSettings()
+    width: int = Field(default=96, ge=8, description="of the text network; 768 in the paper")
+    layers: int = Field(default=2, ge=1, description="of the text network; 12 in the paper")
+    attention_heads: int = Field(default=4, ge=1)
+    feed_forward: int = Field(default=256, ge=8)
+    graph_heads: int = Field(default=4, ge=1, description="of the graph's layers; 6 in the paper")
+    graph_feed_forward: int = Field(default=256, ge=8)
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    positions: int = Field(default=160, ge=2, description="most tokens of a report, with the one before it")
+    contrast_width: int = Field(default=64, ge=2, description="of the projections; 256 in the paper")
+    retrieved: int = Field(default=3, ge=1, description="reports whose statements enter an image's graph")
+
+    @property
+    def prompts(self) -> bool:
+        """No diagnosis tokens stand between image and report."""
+        return False
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> DCLModelSettings:
+        for heads in (self.attention_heads, self.graph_heads):
+            if self.width % heads:
+                raise ValueError(f"width is {self.width}, expected a multiple of the heads ({heads})")
+        return self
+
+
 class WordSearchSettings(DecodingSettings):
     """Decoding settings of a report: three beams and no penalties, as R2Gen's code."""
 

@@ -8,53 +8,10 @@ was trained to rebuild volumes (BL-17).
 from __future__ import annotations
 
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from medflare.core.config import Settings
 from medflare.models.encoders import CommunicatedEncoder
-
-
-class VolumeSettings(Settings):
-    """Shape of the volume encoder.
-
-    image_size: side of a slice. slices: of a volume, which `visits.slices` in site.yaml should be; fewer are
-    padded with air on both sides, of more the middle is taken, as in the released code.
-    """
-
-    image_size: int = Field(default=48, ge=8, description="480 in the paper")
-    slices: int = Field(default=4, ge=1, description="of a volume; 240 in the paper")
-    patch: int = Field(default=12, ge=2, description="side of a token's square; 24 in the paper")
-    slice_patch: int = Field(default=2, ge=1, description="slices of a token; 12 in the paper")
-    width: int = Field(default=64, ge=8, description="512 in the paper")
-    attention_heads: int = Field(default=4, ge=1)
-    layers: int = Field(default=1, ge=1, description="within a block, and across blocks; 4 in the paper")
-
-    @property
-    def stored_size(self) -> int:
-        """Side of a stored slice: volumes are not augmented."""
-        return self.image_size
-
-    @property
-    def blocks(self) -> int:
-        """Tokens along the body."""
-        return self.slices // self.slice_patch
-
-    @property
-    def squares(self) -> int:
-        """Tokens of a block."""
-        return (self.image_size // self.patch) ** 2
-
-    @model_validator(mode="after")
-    def _parts_fit(self) -> VolumeSettings:
-        for name, size, part in (
-            ("image_size", self.image_size, self.patch),
-            ("slices", self.slices, self.slice_patch),
-            ("width", self.width, self.attention_heads),
-        ):
-            if size % part:
-                raise ValueError(f"{name} is {size}, expected a multiple of {part}")
-        return self
+from medflare.models.generators.settings import VolumeSettings
 
 
 class VolumeEncoder(CommunicatedEncoder):
