@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recall and precision of the identifier rules, on identifiers that are planted in synthetic notes.
 
-    python benchmarks/identifiers.py [--notes FOLDER | --images FOLDER]
+    python benchmarks/identifiers.py [--notes FOLDER | --images FOLDER | --dicom FOLDER]
 
 prints the numbers of docs/results/identifiers.md. Names are drawn from lists that the detector does not have,
 most of them with a word beside them that tells. The sentences are of the detector's author, so the recall is
@@ -14,13 +14,19 @@ import argparse
 import random
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw
+from pydicom import Dataset, dcmread
+from pydicom._dicom_dict import DicomDictionary
+from pydicom.datadict import dictionary_VR
+from pydicom.errors import InvalidDicomError
 
 from medflare.data.load import load_cohort
 from medflare.data.settings.site import SiteConfig
+from medflare.identifiers.dicom_tags import FREE_TEXT, identifying_tags
 from medflare.identifiers.kinds import KINDS, Kind
 from medflare.identifiers.pixels import burned_in_text
 from medflare.identifiers.rules import RuleDetector
@@ -176,6 +182,55 @@ def measure_pictures(folder: Path, seed: int, copy_flagged: Path | None) -> None
         print(f"line of {size} pixels burned in: {count} of {len(files)} flagged")
 
 
+def headers(folder: Path) -> list[Dataset]:
+    """Return the headers of a folder's DICOM files, in the order of their names."""
+    found = []
+    for file in sorted(folder.rglob("*")):
+        with suppress(InvalidDicomError, OSError, NotImplementedError, EOFError):
+            if file.is_file():
+                found.append(dcmread(file, stop_before_pixels=True))
+    return [header for header in found if len(header)]
+
+
+def standard_elements() -> list[str]:
+    """Return the keywords of the standard's elements of a person, date, time, text or unique id."""
+    personal = {"PN", "DA", "DT", "TM", "UI", *FREE_TEXT}
+    entries = [(entry[0], entry[4]) for entry in DicomDictionary.values()]
+    return sorted({keyword for kinds, keyword in entries if keyword and personal & set(kinds.split(" or "))})
+
+
+PLANTED: dict[str, str | float] = {
+    "PN": "Quast^Tjorven",
+    "DA": "19510312",
+    "DT": "19510312",
+    "TM": "1015",
+    "UI": "1.2.3.4.5",
+}
+
+
+def measure_headers(folder: Path) -> None:
+    """Print what is found in headers as they are, and which of the standard's elements go unseen.
+
+    Of each element that can tell of a person one is planted; free text says "Tjorven Quast, born 12.03.1951".
+    """
+    each = [identifying_tags(header) for header in headers(folder)]
+    counts = Counter(name for names in each for name in names)
+    print(
+        f"{len(each)} files, {sum(map(bool, each))} with elements that may identify; of {len(counts)} kinds:"
+    )
+    print(", ".join(f"{name} {count}" for name, count in counts.most_common(12)))
+    known, missed = standard_elements(), []
+    for keyword in known:
+        header, kind = Dataset(), dictionary_VR(keyword).split(" or ")[0]
+        header.add_new(
+            keyword, kind, PLANTED.get(kind, "Tjorven Quast, born 12.03.1951"[: 16 if kind == "SH" else 64])
+        )
+        if not identifying_tags(header):
+            missed.append(keyword)
+    print(f"{len(known)} elements of the standard hold a person, a date, a time, text or a unique id:")
+    print(f"{len(known) - len(missed)} are named; not named: {', '.join(missed) or 'none'}")
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -184,8 +239,12 @@ def main() -> None:
     )
     parser.add_argument("--images", type=Path, help="folder of pictures, for burned-in text")
     parser.add_argument("--flagged", type=Path, help="where to copy pictures that are flagged as they are")
+    parser.add_argument("--dicom", type=Path, help="folder of DICOM files, for their headers")
     parser.add_argument("--count", type=int, default=600)
     given = parser.parse_args()
+    if given.dicom is not None:
+        measure_headers(given.dicom)
+        return
     if given.images is not None:
         measure_pictures(given.images, 0, given.flagged)
         return

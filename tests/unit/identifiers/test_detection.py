@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw
@@ -117,6 +119,33 @@ def test_dicom_elements_are_harmless_only_by_name() -> None:
     assert not says_burned_in(header)
     header.BurnedInAnnotation = "YES"
     assert says_burned_in(header)
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ("Digital Detector 3000", []),
+        (["Digital", "Detector"], []),
+        ("Dr. Quast", ["ManufacturerModelName"]),
+        ("seen 12.03.1951", ["ManufacturerModelName"]),
+        (["Detector", "Mary Quast"], ["ManufacturerModelName"]),
+        ("x" * 65, ["ManufacturerModelName"]),
+    ],
+)
+def test_a_free_text_is_harmless_only_where_nothing_is_found_in_it(value: Any, found: list[str]) -> None:
+    from pydicom.dataset import Dataset
+
+    header = Dataset()
+    header.ManufacturerModelName = value
+    assert identifying_tags(header) == found
+
+
+def test_a_free_text_about_the_picture_is_not_on_the_list() -> None:
+    from pydicom.dataset import Dataset
+
+    header = Dataset()
+    header.WindowCenterWidthExplanation, header.DeidentificationMethod = "NORMAL", "by hand"
+    assert identifying_tags(header) == ["DeidentificationMethod", "WindowCenterWidthExplanation"]
 
 
 def radiograph() -> Image.Image:
