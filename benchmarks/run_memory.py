@@ -17,6 +17,7 @@ import resource
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import psutil
 
@@ -24,14 +25,13 @@ GB = 1e9
 SECONDS_BETWEEN = 2.0
 
 
-def proportional_bytes(processes: list[psutil.Process]) -> list[int]:
-    """Return the proportional set size of each process that is still there."""
-    sizes = []
+def proportional_bytes(processes: list[psutil.Process]) -> dict[str, int]:
+    """Return the proportional set size of each process that is still there, by its id and command."""
+    sizes = {}
     for process in processes:
-        try:
-            sizes.append(int(process.memory_full_info().pss))
-        except psutil.Error:  # it ended meanwhile
-            continue
+        with suppress(psutil.Error):  # it ended meanwhile
+            name = " ".join(process.cmdline())[:100]
+            sizes[f"{process.pid} {name}"] = int(process.memory_full_info().pss)
     return sizes
 
 
@@ -48,16 +48,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Memory and processor time of a command and its processes.")
     parser.add_argument("command", nargs="+", help="after --")
     given = parser.parse_args()
-    started, most, largest = time.monotonic(), 0, 0
+    started, most, largest = time.monotonic(), dict[str, int](), 0
     process = subprocess.Popen(given.command, env=os.environ)
     command = psutil.Process(process.pid)
     while process.poll() is None:
         sizes = proportional_bytes(descendants(command))
-        most, largest = max(most, sum(sizes)), max([largest, *sizes])
+        most, largest = max(most, sizes, key=lambda each: sum(each.values())), max([largest, *sizes.values()])
         time.sleep(SECONDS_BETWEEN)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    for name, size in sorted(most.items(), key=lambda item: -item[1]):
+        print(f"{size / GB:6.2f} GB {name}")
     print(
-        f"{most / GB:.2f} GB at most, {largest / GB:.2f} in one process; "
+        f"{sum(most.values()) / GB:.2f} GB at most, {largest / GB:.2f} in one process; "
         f"{used.ru_utime + used.ru_stime:.0f} s of processor time, {time.monotonic() - started:.0f} s"
     )
     return process.returncode

@@ -152,6 +152,35 @@ def test_a_site_steps_out_where_its_budget_does_not_reach_and_the_run_goes_on(pr
     assert account(run, "site-2")["sets"][0]["charges"][0]["steps"] == STEPS
 
 
+def test_in_mode_async_each_training_that_a_site_was_asked_for_is_counted(private: Make) -> None:
+    """Also one whose update no round counted: what was computed on patients is spent."""
+    rounds = 3
+    run = private(dict.fromkeys(SITES, BUDGET | {"epsilon": 40.0}), mode="async", buffer=2, num_rounds=rounds)
+    record = completed(run)
+    assert record.epsilon is not None
+    for site in SITES:
+        sent = [line for line in ledger(run, site, "fit") if line.privacy]
+        (charge,) = account(run, site)["sets"][0]["charges"]
+        trained = charge["steps"] // STEPS
+        counted = sum(site in entry.accepted for entry in record.rounds)
+        assert counted <= len(sent) <= trained <= rounds
+        spent = epsilon([Mechanism(noise=1.0, rate=0.5, steps=len(sent) * STEPS)], DELTA)
+        assert sent[-1].privacy["run"] == pytest.approx(spent, rel=1e-4)
+        if counted:
+            least = epsilon([Mechanism(noise=1.0, rate=0.5, steps=counted * STEPS)], DELTA)
+            assert record.epsilon >= least * (1 - 1e-4)
+
+
+def test_in_mode_async_no_hospital_passes_its_budget(private: Make) -> None:
+    limit = (ONE_ROUND + TWO_ROUNDS) / 2
+    run = private({"site-2": BUDGET | {"epsilon": limit}}, mode="async", buffer=2, num_rounds=4)
+    completed(run)
+    books = [json.loads(file.read_text()) for file in (run.root / "site-2").rglob(ACCOUNT)]
+    steps = sum(charge["steps"] for book in books for each in book["sets"] for charge in each["charges"])
+    assert steps in (0, STEPS), "two trainings would pass it"
+    assert any(not line.privacy for line in ledger(run, "site-2", "fit")), "and it refused others"
+
+
 def test_records_without_a_patient_train_where_the_site_says_so(private: Make) -> None:
     budgets = dict.fromkeys(SITES, BUDGET | {"without_patient": "record"})
     assert completed(private(budgets, named=False)).epsilon == pytest.approx(TWO_ROUNDS, rel=1e-4)
