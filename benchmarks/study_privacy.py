@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Utility against epsilon: Fed-MedLoRA on synthetic notes under patient-level DP-SGD, and a step's cost.
+"""Utility against epsilon: training under patient-level DP-SGD, and a step's cost.
+
+Fed-MedLoRA on synthetic notes with the embedded model; or, with `--impressions FILE` (JSON lines with `uid`,
+`findings` and `impression`, one report of each patient) and `--model NAME`, the impression of real findings
+by a model of `medflare models`.
 
 A seed decides the training notes of all sites and the run; held-out notes are the same for all. Every unit
 (arm, seed) trains the sites by `in_process.loop.federate` and measures on held-out notes the loss per answer
@@ -11,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import statistics
 import time
 from pathlib import Path
@@ -20,9 +25,10 @@ import torch
 from scipy import stats
 
 from medflare.aggregation import make_rule
+from medflare.core.model_folders import stored_model
 from medflare.core.plan import RoundPlan
 from medflare.data.settings.cohort import CohortConfig, SplitConfig
-from medflare.data.settings.site import SiteConfig
+from medflare.data.settings.site import BackboneConfig, SiteConfig
 from medflare.differential_privacy.accounting import noise_for
 from medflare.differential_privacy.settings import PrivacySettings
 from medflare.in_process.loop import federate
@@ -34,6 +40,8 @@ from medflare.recipes.job_reader import read_job
 SITES = ("site-1", "site-2", "site-3")
 """Those of the synthetic hospitals that train, at most."""
 DELTA = 1e-4
+FEWEST_WORDS = 8
+"""Of findings that are used."""
 FREE: dict[str, Any] = {"noise_multiplier": 1e-9, "delta": DELTA}
 ARMS = ("plain", "sampled", "clipped", "8", "3", "1")
 """Ordinary training; Poisson samples with neither clipping nor noise; with clipping; epsilon 8, 3 and 1."""
@@ -58,10 +66,31 @@ def write_cohorts(out: Path, seed: int, patients: int, test: int) -> None:
             write_notes_hospital(house.with_seed(seed), out / f"train-{seed}" / house.name, patients, "jsonl")
 
 
-def cohort(folder: Path, split: str) -> CohortConfig:
-    """All notes of a folder in one split."""
+def write_impressions(out: Path, seed: int, given: argparse.Namespace) -> None:
+    """Findings and impressions: a seed's training patients for each site, the same held-out ones for all."""
+    lines = given.impressions.read_text(encoding="utf-8").splitlines()
+    rows = [row for row in map(json.loads, lines) if row["impression"] and row["findings"]]
+    usable = [row for row in rows if len(row["findings"].split()) >= FEWEST_WORDS]
+    random.Random(0).shuffle(usable)
+    held_out, others = usable[: given.test_rows], usable[given.test_rows :]
+    random.Random(seed).shuffle(others)
+    for number, name in enumerate(SITES[: given.sites]):
+        _write_summaries(out / f"train-{seed}" / name, others[number :: given.sites][: given.patients])
+        _write_summaries(out / "test" / name, held_out)
+
+
+def _write_summaries(folder: Path, rows: list[dict[str, Any]]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "rows.jsonl").open("w", encoding="utf-8") as file:
+        for row in rows:
+            text = {"findings": row["findings"], "impression": row["impression"]}
+            file.write(json.dumps({"id": row["uid"], "patient_id": row["uid"], **text}) + "\n")
+
+
+def cohort(folder: Path, split: str, kind: str = "notes_jsonl") -> CohortConfig:
+    """All records of a folder in one split."""
     shares = SplitConfig.model_validate({name: float(name == split) for name in ("train", "val", "test")})
-    return CohortConfig(format="notes_jsonl", root=folder, split=shares)
+    return CohortConfig(format=kind, root=folder, split=shares)
 
 
 def privacy(arm: str, given: argparse.Namespace) -> PrivacySettings | None:
@@ -79,8 +108,12 @@ def privacy(arm: str, given: argparse.Namespace) -> PrivacySettings | None:
 
 def learners_of(out: Path, seed: int, given: argparse.Namespace) -> dict[str, Any]:
     """Return a learner for each site, with rows by patient; arms change its settings."""
-    job = read_job(Path(__file__).parents[1] / "jobs" / "fed_medlora")
-    settings = dict(job.settings) | {
+    real = given.impressions is not None
+    job = read_job(Path("ddcs_summary" if real else "fed_medlora"))
+    kind = "summaries_jsonl" if real else "notes_jsonl"
+    backbone = BackboneConfig(folder=stored_model(given.model)) if given.model else BackboneConfig()
+    base = {"preset": "instruct"} if given.model else dict(job.settings)
+    settings: dict[str, Any] = base | {
         "eval_batch": 96,
         "sharing": "freeze_a",
         "lora": {"rank": 4, "lora_alpha": 16, "targets": ["q_proj", "v_proj"], "dropout": 0.0},
@@ -89,14 +122,15 @@ def learners_of(out: Path, seed: int, given: argparse.Namespace) -> dict[str, An
     }
     return {
         name: build_learner(
-            "fed_medlora",
+            job.method,
             settings,
             SiteConfig(
                 name=name,
                 cohort=(
-                    cohort(out / f"train-{seed}" / name, "train"),
-                    cohort(out / "test" / name, "val"),
+                    cohort(out / f"train-{seed}" / name, "train", kind),
+                    cohort(out / "test" / name, "val", kind),
                 ),
+                backbone=backbone,
             ),
             seed,
         )
@@ -199,6 +233,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=8, help="steps of a site in a round")
     parser.add_argument("--clip", type=float, default=1.0)
+    parser.add_argument("--impressions", type=Path, help="real findings with impressions, JSON lines")
+    parser.add_argument("--model", help="of `medflare models`; the embedded one without")
     parser.add_argument("--lr", type=float, default=5e-3)
     parser.add_argument("--test", type=int, default=6, help="held-out notes of a site")
     parser.add_argument("--test-rows", type=int, default=120)
@@ -212,7 +248,10 @@ def main() -> None:
         missing = [arm for arm in given.arms.split(",") if f"{arm}:{seed}" not in results]
         if not missing:
             continue
-        write_cohorts(given.out / "cohorts", int(seed), given.patients, given.test)
+        if given.impressions is None:
+            write_cohorts(given.out / "cohorts", int(seed), given.patients, given.test)
+        else:
+            write_impressions(given.out / "cohorts", int(seed), given)
         learners = learners_of(given.out / "cohorts", int(seed), given)
         start = next(iter(learners.values())).initial_shared()
         before = quality(learners, start, given.test_rows)

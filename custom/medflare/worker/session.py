@@ -37,7 +37,7 @@ from medflare.wire.files import (
 )
 from medflare.wire.first_values import FACT as FIRST_VALUES
 from medflare.wire.first_values import describe_values
-from medflare.wire.memory import free_bytes, peak_bytes
+from medflare.wire.memory import free_bytes, peak_bytes, release_free_memory
 from medflare.wire.plan_codec import plan_from_json
 from medflare.wire.spec_codec import spec_to_json
 from medflare.wire.task_messages import TaskRequest, TaskResult
@@ -114,6 +114,7 @@ class WorkerSession:
         started = time.monotonic()
         result = _TASKS[request.task](self, request)
         result.facts["seconds"] = round(time.monotonic() - started, 3)
+        release_free_memory()  # other sites of a simulated run may be at work, and final tests start programs
         if request.work and _counts(request):
             facts = {"run_id": self.run_id, "work": request.work, "facts": result.facts}
             with suppress(DiskFullError):  # after a crash it is made again, from the local state before it
