@@ -31,7 +31,7 @@ GUARD = (sys.executable, "-P", "-m", "medflare.recipes.process_guard")
 FORK_SERVER = (sys.executable, "-P", "-m", "medflare.worker.fork_server")
 LESS_MEMORY = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "16", "MALLOC_ARENA_MAX": "2"}
 """Texts of every length make oneDNN keep a compiled product for each shape, a thousand by default: a worker
-of the demo grew to 2.2 GB by round 5, and to 1.1 GB with these (whole demo 9.2 and 6.8 GB, 2026-11-25)."""
+of the demo grew to 2.2 GB by round 5, and to 1.1 GB with these (`benchmarks/run_memory.py`, 2026-11-25)."""
 _LOST = re.compile(r"Communication error with client (\S+):")
 _UNREACHED = "Failed to create connection to the child process"
 
