@@ -21,7 +21,8 @@ WORDS = ("lung", "heart", "liver", "edema", "clear", "right", "left", "small", "
 STEPS = 40
 SETTINGS: dict[str, Any] = {
     "lora": {"rank": 16, "lora_alpha": 32, "dropout": 0.0},
-    "optimiser": {"batch": 24, "lr": 2e-2},
+    "optimiser": {"batch": 24, "lr": 0.5},
+    "sharing": "freeze_a",
     "max_tokens": 120,
     "eval_limit": 1,
     "writing": {"max_new_tokens": 3},
@@ -67,7 +68,7 @@ def audited(tmp_path: Path, tiny_backbone: Path) -> Make:
             {name: yaml.safe_load(file.read_text()) for name, file in files.items()},
             method="summarisation",
             settings=SETTINGS | {"dp": dp},
-            rule={"rule": "weighted_mean"},
+            rule={"rule": "freeze_a"},
             controller={"num_rounds": 1, "steps": STEPS, "final_limit": 1},
         )
         record = completed(run)
