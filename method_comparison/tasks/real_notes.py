@@ -89,6 +89,7 @@ class NotesMethod(Settings):
         sites: that train together; one of them is a single site; none is zero-shot.
         pooled: the notes of all sites as those of one.
         corrupted: most labels of one site's entities are wrong.
+        exchanges: of updates in each round's passes over the notes, so that sites train less between two.
     """
 
     learner: Literal["fed_medlora", "token_classification"] = "fed_medlora"
@@ -97,6 +98,8 @@ class NotesMethod(Settings):
     corrupted: bool = False
     rule: str = "weighted_mean"
     rule_settings: dict[str, Any] = Field(default_factory=dict)
+    # Left out where it changes nothing, so that results from before it are those of the same settings.
+    exchanges: int = Field(default=1, ge=1, exclude_if=lambda value: value == 1)
 
 
 class NoteExtraction(ComparisonTask[RealNotes, NotesMethod]):
@@ -238,7 +241,7 @@ def train_sites(unit: Unit[RealNotes, NotesMethod]) -> tuple[Any, list[tuple[flo
     from medflare.core.plan import RoundPlan
     from medflare.in_process.loop import federate
 
-    own, rounds = unit.own, unit.settings.rounds
+    own, rounds = unit.own, unit.settings.rounds * unit.own.exchanges
     if not own.sites:
         return _learner(unit, _site(unit, "zero-shot", "weighing")), [], 0
     folders = {s: "corrupted" if own.corrupted and s == CORRUPTED else s for s in own.sites}
@@ -256,7 +259,8 @@ def train_sites(unit: Unit[RealNotes, NotesMethod]) -> tuple[Any, list[tuple[flo
         print(unit.method, unit.seed, curve[-1], {n: u.metrics for n, u in updates.items()}, flush=True)
 
     def plan(number: int) -> RoundPlan:
-        return RoundPlan(round=number, rounds=rounds, seed=unit.seed)
+        share = unit.settings.epochs / own.exchanges if own.exchanges > 1 else None
+        return RoundPlan(round=number, rounds=rounds, seed=unit.seed, fraction=share)
 
     state = federate(learners, rule, rounds, plan, record, judge=judge)
     tester = learners[sorted(learners)[0]]
