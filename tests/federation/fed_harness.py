@@ -52,7 +52,8 @@ from medflare.federation.site.policy import policy_of
 from medflare.wire.durable import write_json
 from medflare.worker import config as worker_config
 from medflare.worker.config import WorkerConfig
-from medflare.worker.workers import ProcessWorker, ThreadWorker, Worker
+from medflare.worker.thread_worker import ThreadWorker
+from medflare.worker.workers import ProcessWorker, Worker
 
 SITES = ("site-1", "site-2", "site-3")
 TOY_WORKER = (sys.executable, str(Path(__file__).parent / "fed_toy_worker.py"))

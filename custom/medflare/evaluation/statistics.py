@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from medflare.core.run_record import Estimate
 
@@ -192,6 +191,7 @@ def _bca(
     table: Array, score: Callable[[Array], Array], replicates: int, seed: int
 ) -> tuple[float, float] | None:
     """Return the BCa interval over the rows of a table; None where all resamples have one value."""
+    from scipy import stats  # late: every launcher imports this module
 
     def value(picks: NDArray[np.int64], axis: int = -1) -> Array:
         return score(table[picks].sum(axis=axis - 1))

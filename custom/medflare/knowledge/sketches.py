@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
-from scipy.special import betaincinv
 
 from medflare.core.errors import UpdateError
 from medflare.core.sketch import Sketch
@@ -81,6 +80,8 @@ def standard_error(k: int, similarity: float = 0.5) -> float:
 def jaccard_interval(estimate: float, k: int, level: float = 0.95) -> tuple[float, float]:
     """Return the interval that holds J with probability `level` or more (Clopper and Pearson 1934)."""
     equal, tail = round(estimate * k), (1 - level) / 2
+    from scipy.special import betaincinv  # late: every server and launcher imports this module
+
     low = float(betaincinv(equal, k - equal + 1, tail)) if equal else 0.0
     high = float(betaincinv(equal + 1, k - equal, 1 - tail)) if equal < k else 1.0
     return low, high

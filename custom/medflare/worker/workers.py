@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The worker that runs the learner: a child process that may die without harm, or a thread for tests.
+"""The worker that runs the learner: a child process that may die without harm.
 
 If a client process of FLARE dies, the whole job fails; if the child dies, one site loses one round. A worker
 is started at its first task, stopped when it dies, exceeds a deadline or the job is aborted, and started
@@ -15,24 +15,20 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from medflare.egress.failures import OUT_OF_MEMORY, SEE_LOG, Failure, FailureCode, TaskError, failure_of
-from medflare.learners.registry import build_learner
+from medflare.egress.failures import OUT_OF_MEMORY, SEE_LOG, Failure, FailureCode, TaskError
 from medflare.wire.files import load_tensors, save_tensors
 from medflare.wire.memory import oom_kills
 from medflare.wire.task_messages import TaskRequest, TaskResult
 from medflare.worker.config import WorkerConfig
 from medflare.worker.fork_server import ForkedProcess, fork_worker
 from medflare.worker.progress_file import TaskProgress, forget_progress, write_progress
-from medflare.worker.session import Builder, WorkerSession
 
 MAIN = (sys.executable, "-P", "-m", "medflare.worker.main")
 _POLL = 0.05
@@ -199,40 +195,3 @@ def _exit_of(process: subprocess.Popen[bytes] | ForkedProcess) -> str:
     except subprocess.TimeoutExpired:
         return "no exit code"
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"
-
-
-class ThreadWorker(Worker):
-    """A learner in a thread of this process, for fast tests: a task past its deadline is abandoned, not
-    stopped."""
-
-    def __init__(self, config: WorkerConfig, builder: Builder = build_learner) -> None:
-        self.config, self.builder = config, builder
-        self._session: WorkerSession | None = None
-
-    def run_task(self, request: TaskRequest, deadline: float, aborted: Callable[[], bool]) -> TaskResult:
-        outcomes: list[TaskResult | BaseException] = []
-
-        def run() -> None:
-            try:
-                self._session = self._session or WorkerSession(self.config, self.builder)
-                outcomes.append(self._session.run_task(request))
-            except Exception as error:
-                traceback.print_exc()
-                outcomes.append(error)
-
-        thread = threading.Thread(target=run, daemon=True)
-        thread.start()
-        until = time.monotonic() + deadline
-        while thread.is_alive():
-            thread.join(_POLL)
-            if thread.is_alive() and (aborted() or time.monotonic() > until):
-                self._session = None
-                code = FailureCode.ABORTED if aborted() else FailureCode.DEADLINE
-                raise TaskError(Failure(code, f"{request.task} was left behind."))
-        outcome = outcomes[0]
-        if isinstance(outcome, BaseException):
-            raise TaskError(failure_of(outcome)) from outcome
-        return outcome
-
-    def close(self) -> None:
-        self._session = None

@@ -52,7 +52,7 @@ from medflare.protocol.submitted_job import read_submitted
 from medflare.wire.disk_space import is_disk_broken, is_disk_full
 from medflare.wire.storage import storage_folder
 from medflare.worker.config import WorkerConfig
-from medflare.worker.workers import ProcessWorker, ThreadWorker, Worker
+from medflare.worker.workers import ProcessWorker, Worker
 
 PAUSE_TOPIC = "medflare.pause"
 PAUSED = "paused after a round; `medflare resume` goes on with it"
@@ -84,7 +84,11 @@ class RoundsController(Controller):
 
     def make_worker(self, config: WorkerConfig, folder: Path) -> Worker:
         """Return the worker in which the server scores updates."""
-        return ThreadWorker(config) if self.args.scorer == "thread" else ProcessWorker(config, folder)
+        if self.args.scorer == "thread":
+            from medflare.worker.thread_worker import ThreadWorker  # a learner imports much
+
+            return ThreadWorker(config)
+        return ProcessWorker(config, folder)
 
     # ---- FLARE's side ------------------------------------------------------------------------------------
 

@@ -59,7 +59,7 @@ from medflare.worker.config import (
     residual_file,
     site_file,
 )
-from medflare.worker.workers import ProcessWorker, ThreadWorker, Worker
+from medflare.worker.workers import ProcessWorker, Worker
 
 SECONDS_TO_GO = 60.0
 """Seconds a job waits for the one before it, of the same run, to end."""
@@ -318,6 +318,8 @@ class LearnerExecutor(Executor):
     def make_worker(self, config: WorkerConfig, run_folder: Path) -> Worker:
         """Make the worker that the job's setting `worker` names."""
         if self.args.worker == "thread":
+            from medflare.worker.thread_worker import ThreadWorker  # a learner imports much
+
             return ThreadWorker(config)
         return ProcessWorker(config, run_folder / "worker")
 
