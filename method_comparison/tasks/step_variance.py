@@ -37,7 +37,16 @@ class VarianceSettings(QuestionSettings):
     checkpoints: tuple[int, ...] = Field(default=(0, 10, 20), min_length=1)
 
 
-class StepVariance(ComparisonTask[VarianceSettings, SelectionMethod]):
+class VarianceMethod(SelectionMethod):
+    """oracle: strata are clusters of the updates themselves, which nobody knows before they are made: what
+    the best knowledge of the hospitals could do for `stratified_sampling`.
+    """
+
+    # Left out where it changes nothing, so that results from before it are those of the same settings.
+    oracle: bool = Field(default=False, exclude_if=lambda value: not value)
+
+
+class StepVariance(ComparisonTask[VarianceSettings, VarianceMethod]):
     """Var(Σ w_i Δ_i) / ‖Σ d_i Δ_i‖², mean over the checkpoints.
 
     Where some hospitals have wrong answers, also E‖Σ w_i Δ_i − Δ‖² / ‖Δ‖² against the step Δ of the others:
@@ -45,7 +54,7 @@ class StepVariance(ComparisonTask[VarianceSettings, SelectionMethod]):
     """
 
     name = "step_variance"
-    settings, method_settings = VarianceSettings, SelectionMethod
+    settings, method_settings = VarianceSettings, VarianceMethod
     partitions = ("iid", "class", "dirichlet", OUTLIERS)
     columns: ClassVar[Mapping[str, Column]] = {
         "variance": Column(title="variance of a step, of its square", scale=1.0, digits=2),
@@ -60,14 +69,14 @@ class StepVariance(ComparisonTask[VarianceSettings, SelectionMethod]):
             path.parent.mkdir(exist_ok=True)
             np.savez(path, **measure_updates(settings, partition, seed, shared))
 
-    def train(self, unit: Unit[VarianceSettings, SelectionMethod]) -> Measured:
+    def train(self, unit: Unit[VarianceSettings, VarianceMethod]) -> Measured:
         with np.load(gram_file(unit.shared, unit.partition, unit.seed)) as data:
             grams, names, sizes = data["grams"], data["names"].tolist(), data["sizes"]
         shares = sizes / sizes.sum()
         right = np.array([not has_wrong_answers(name) for name in names]) * shares
         curve, errors = [], []
         for rounds, gram in zip(unit.settings.checkpoints, grams, strict=True):
-            odds = odds_of(unit, names, sizes, np.sqrt(np.diag(gram)))
+            odds = odds_of(unit, names, sizes, gram)
             curve.append((float(rounds), relative_variance(gram, shares, odds)))
             errors.append(relative_error(gram, shares, odds, right / right.sum()))
         values = {"variance": float(np.mean([value for _, value in curve]))}
@@ -104,12 +113,14 @@ def measure_updates(settings: VarianceSettings, partition: str, seed: int, share
 
 
 def odds_of(
-    unit: Unit[VarianceSettings, SelectionMethod], names: list[str], sizes: Vector, norms: Vector
+    unit: Unit[VarianceSettings, VarianceMethod], names: list[str], sizes: Vector, gram: Matrix
 ) -> Matrix:
     """Return the odds of each draw, (S, N): the same q in every row, or those of the urns (DD-15)."""
     from medflare.selection.clock import SimulatedClock, drawn_profiles
-    from medflare.selection.strata import fill_urns
+    from medflare.selection.strata import clusters_of, fill_urns
 
+    norms = np.sqrt(np.diag(gram))
+    distances = np.sqrt(np.maximum(norms[:, None] ** 2 + norms**2 - 2 * gram, 0.0))  # ‖Δ_i − Δ_j‖
     settings, seed, message = unit.settings, unit.seed, unit.settings.message
     profiles = drawn_profiles(names, seed, settings.spread, seconds_per_example=settings.seconds_an_example)
     clock = SimulatedClock(profiles, seed)
@@ -123,8 +134,9 @@ def odds_of(
     rule.sample_clients(0, seed, examples, names)
     report = rule.report()
     if "strata" in report:
+        strata = clusters_of(names, distances, DRAWS) if unit.own.oracle else report["strata"]
         shares = {name: size / sizes.sum() for name, size in examples.items()}
-        urns = fill_urns(shares, report["strata"], DRAWS)
+        urns = fill_urns(shares, strata, DRAWS)
         return np.array([[urn.get(name, 0.0) for name in names] for urn in urns])
     return np.tile([report["odds"][name] for name in names], (DRAWS, 1))
 
