@@ -112,9 +112,7 @@ def measure_updates(settings: VarianceSettings, partition: str, seed: int, share
     return {"grams": np.stack(grams), "names": names, "sizes": np.array([loop.train[name] for name in names])}
 
 
-def odds_of(
-    unit: Unit[VarianceSettings, VarianceMethod], names: list[str], sizes: Vector, gram: Matrix
-) -> Matrix:
+def odds_of(unit: Unit[VarianceSettings, Any], names: list[str], sizes: Vector, gram: Matrix) -> Matrix:
     """Return the odds of each draw, (S, N): the same q in every row, or those of the urns (DD-15)."""
     from medflare.selection.clock import SimulatedClock, drawn_profiles
     from medflare.selection.strata import clusters_of, fill_urns
