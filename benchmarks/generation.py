@@ -23,6 +23,7 @@ from medflare.core.model_folders import stored_model
 from medflare.data.settings.cohort import CohortConfig, SplitConfig
 from medflare.data.settings.site import BackboneConfig, SiteConfig
 from medflare.learners.extraction.learner import ExtractionLearner, build
+from medflare.learners.text_task.shared_adapter import ADAPTER_PREFIX
 from medflare.models.adapters.base import GENERIC
 from medflare.models.padding import batches_by_length
 from medflare.models.text_model import TextModel, Written
@@ -54,21 +55,27 @@ def with_generate(model: TextModel) -> Callable[..., list[Written]]:
 
 
 def site(given: argparse.Namespace) -> SiteConfig:
-    """Return the notes, those with the first hash values to train, and the model."""
-    shares = SplitConfig(train=0.8, val=0.0, test=0.2)
-    cohort = CohortConfig(format="brat", root=given.notes, label_map="mtsamples", split=shares)
+    """Return the notes, those with the first hash values to train, and the model.
+
+    A folder with notes.jsonl, as a comparison writes it, says itself which notes test.
+    """
+    if (given.notes / "notes.jsonl").is_file():
+        cohort = CohortConfig(format="notes_jsonl", root=given.notes, tasks=tuple(given.tasks.split(",")))
+    else:
+        shares = SplitConfig(train=0.8, val=0.0, test=0.2)
+        cohort = CohortConfig(format="brat", root=given.notes, label_map="mtsamples", split=shares)
     backbone = BackboneConfig(folder=stored_model(given.model), precision=given.precision)
     return SiteConfig(name="site-1", cohort=(cohort,), backbone=backbone, threads=1)
 
 
 def prepare_adapter(learner: ExtractionLearner, given: argparse.Namespace) -> None:
-    """Load the adapter, or train it and write it."""
+    """Load the adapter, of a comparison's unit too, or train it and write it."""
     file = given.adapter / SHARED
     adapters = learner.model.adapters
     if file.is_file():
         from safetensors.torch import load_file
 
-        adapters.load(GENERIC, load_file(file))
+        adapters.load(GENERIC, {n.removeprefix(ADAPTER_PREFIX): t for n, t in load_file(file).items()})
     if given.steps:
         size = learner.settings.optimiser.batch
         rows = learner.train_rows
@@ -123,11 +130,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--notes", type=Path, required=True)
+    parser.add_argument("--tasks", default="ner,re", help="of a folder with notes.jsonl")
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--adapter", type=Path, default=Path("studies/generation"))
     parser.add_argument("--steps", type=int, default=0, help="of training, before; they go on where it is")
-    parser.add_argument("--questions", type=int, default=64, help="0: train alone")
+    parser.add_argument("--questions", type=int, default=64, help="0: train alone; -1: all of the test")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--ways", default=",".join((GENERATE, FREE, COPY)))
     parser.add_argument("--seed", type=int, default=0)
@@ -138,7 +146,7 @@ def main() -> None:
         return
     examples, _ = training_examples(learner.predictor, learner.records("test"))
     order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(0)).tolist()
-    examples = [examples[i] for i in order[: given.questions]]
+    examples = [examples[i] for i in order[: None if given.questions < 0 else given.questions]]
     count, words = counted(learner.model), learner.predictor.wording
     for way in given.ways.split(","):
         chosen = learner.settings

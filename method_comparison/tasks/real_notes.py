@@ -42,6 +42,8 @@ ALL = "all_notes"
 FEW = "few_notes"
 ENTITIES = "entities"
 """Partitions: all notes with both tasks, few notes with both, and all notes with entities alone."""
+ADAPTER = "adapter_model.safetensors"
+"""In a unit's folder: what was trained, for `benchmarks/generation.py --adapter`."""
 METRICS = {
     "ner_strict_f1": "NER strict",
     "ner_lenient_f1": "NER lenient",
@@ -237,6 +239,8 @@ def _learner(unit: Unit[RealNotes, NotesMethod], site: SiteConfig) -> Any:
 
 def train_sites(unit: Unit[RealNotes, NotesMethod]) -> tuple[Any, list[tuple[float, float]], int]:
     """Return a learner with the final state, the mean training loss by round, and the bytes both ways."""
+    from safetensors.torch import save_file
+
     from medflare.aggregation import make_rule
     from medflare.core.plan import RoundPlan
     from medflare.in_process.loop import federate
@@ -263,6 +267,7 @@ def train_sites(unit: Unit[RealNotes, NotesMethod]) -> tuple[Any, list[tuple[flo
         return RoundPlan(round=number, rounds=rounds, seed=unit.seed, fraction=share)
 
     state = federate(learners, rule, rounds, plan, record, judge=judge)
+    save_file({name: value.contiguous() for name, value in state.items()}, unit.folder / ADAPTER)
     tester = learners[sorted(learners)[0]]
     tester.load_shared({name: value.clone() for name, value in state.items()})
     size = sum(value.numel() * value.element_size() for value in state.values())
