@@ -17,14 +17,15 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
+import psutil
 import yaml
 
 from medflare.recipes.allow_list import resources
@@ -96,8 +97,8 @@ def write_stock(folder: Path, values: int, rounds: int, torch: bool = True) -> l
     return [*command, "-w", str(folder / "ws"), "-c", ",".join(SITES), "-t", str(len(SITES))]
 
 
-def measure(command: list[str], folder: Path, package: Path) -> tuple[float, float]:
-    """Run a command; return the seconds until its first site trains, and the median of a round."""
+def measure(command: list[str], folder: Path, package: Path) -> tuple[float, float, float]:
+    """Run a command; return seconds of clock and of processor until its first site trains, and of a round."""
     clock = folder / "times.txt"
     paths = [str(HERE), str(package), os.environ.get("PYTHONPATH", "")]
     env = os.environ | {
@@ -106,12 +107,27 @@ def measure(command: list[str], folder: Path, package: Path) -> tuple[float, flo
         "MEDFLARE_PLUGINS": PACKAGE,
         "OMP_NUM_THREADS": "1",
     }
-    started = time.time()
-    done = subprocess.run(command, env=env, capture_output=True, text=True)
-    if done.returncode or not clock.exists():
-        raise SystemExit(f"{' '.join(command)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+    started, log = time.time(), folder / "output.log"
+    with log.open("wb") as output:
+        process = psutil.Popen(command, env=env, stdout=output, stderr=output)
+        while not clock.exists() and process.poll() is None:
+            time.sleep(0.05)
+        spent = processor_seconds(process)
+        failed = process.wait()
+    if failed or not clock.exists():
+        raise SystemExit(f"{' '.join(command)}\n{log.read_text(errors='replace')[-6000:]}")
     times = [float(line) for line in clock.read_text().split()]
-    return times[0] - started, statistics.median(b - a for a, b in pairwise(times))
+    return times[0] - started, spent, statistics.median(b - a for a, b in pairwise(times))
+
+
+def processor_seconds(process: psutil.Process) -> float:
+    """Return what a process and all below it have taken so far, those that have ended included."""
+    total = 0.0
+    with suppress(psutil.NoSuchProcess):
+        for one in (process, *process.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):
+                total += sum(one.cpu_times()[:4])
+    return total
 
 
 def spread(values: list[float]) -> str:
@@ -129,9 +145,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--no-torch", action="store_true", help="stock FLARE imports no PyTorch")
     given = parser.parse_args()
-    print("| values | start-up, s, medflare / FLARE | a round, s, medflare / FLARE |\n|---:|---|---|")
+    print(
+        "| values | start-up, s, medflare / FLARE | its processor seconds | a round, s |\n|---:|---|---|---|"
+    )
     for values in map(int, given.values.split(",")):
-        starts, rounds = list[float](), list[float]()
+        starts, spent, rounds = list[float](), list[float](), list[float]()
         for _ in range(given.repeats):
             seconds = []
             for write in (write_ours, partial(write_stock, torch=not given.no_torch)):
@@ -140,14 +158,16 @@ def main() -> None:
                     write_package(folder / "package")
                     command = write(folder, values, given.rounds)
                     seconds.append(measure(command, folder, folder / "package"))
-            (start, a_round), (stock_start, stock_round) = seconds
+            (start, cpu, a_round), (stock_start, stock_cpu, stock_round) = seconds
             starts.append(start / stock_start)
+            spent.append(cpu / stock_cpu)
             rounds.append(a_round / stock_round)
             print(
-                f"| {values:,} | {start:.1f} / {stock_start:.1f} | {a_round:.2f} / {stock_round:.2f} |",
+                f"| {values:,} | {start:.1f} / {stock_start:.1f} | {cpu:.1f} / {stock_cpu:.1f} "
+                f"| {a_round:.2f} / {stock_round:.2f} |",
                 flush=True,
             )
-        print(f"| {values:,}, ratio | {spread(starts)} | {spread(rounds)} |", flush=True)
+        print(f"| {values:,}, ratio | {spread(starts)} | {spread(spent)} | {spread(rounds)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers that are forked from one process behave as programs of their own do."""
+"""Workers and programs that are forked from one process behave as programs of their own do."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -22,24 +24,37 @@ from medflare.worker.config import WorkerConfig
 from medflare.worker.workers import ProcessWorker
 
 SECONDS = 240.0
-ENDS_WITH_7 = "import sys; sys.stdin.read(); sys.exit(7)"
+PROGRAM = Path(__file__).with_name("fed_forking.py")
+
+
+@contextmanager
+def forking(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """`forked_simulator` of a method that nobody has, over a module that ends when its input does."""
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(PROGRAM.parent), *sys.path[1:]])}
+    process = subprocess.Popen([sys.executable, str(PROGRAM), str(folder)], stdin=subprocess.PIPE, env=env)
+    log = folder / "log"
+    log.touch()
+    order = {"method": "nobody's", "module": "fed_forked_parent", "arguments": arguments, "log": str(log)}
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(order).encode() + b"\n")
+    process.stdin.flush()
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[subprocess.Popen[bytes]]:
-    """A fork server of a method that nobody has, over a command that ends when its standard input does."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = str(Path(folder) / "workers")
-        program = [sys.executable, "-P", "-m", "medflare.worker.fork_server", path, "nobody's"]
-        process = subprocess.Popen([*program, sys.executable, "-c", ENDS_WITH_7], stdin=subprocess.PIPE)
+    with tempfile.TemporaryDirectory() as name, forking(Path(name)) as process:
+        workers = Path(name) / "workers"
         until = time.monotonic() + SECONDS
-        while not Path(path).exists() and time.monotonic() < until:
+        while not workers.exists() and time.monotonic() < until:
             time.sleep(0.05)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv(fork_server.VARIABLE, path)
+            patch.setenv(fork_server.VARIABLE, str(workers))
             yield process
-        process.kill()
-        process.wait()
 
 
 @pytest.fixture
@@ -105,3 +120,29 @@ def test_the_server_ends_with_its_command_and_its_exit_code(server: subprocess.P
     assert server.stdin is not None
     server.stdin.close()
     assert server.wait(SECONDS) == 7
+
+
+def test_what_the_simulator_starts_is_forked_and_behaves_as_a_program() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with forking(folder, str(folder / "outcome")) as process:
+            assert process.stdin is not None
+            process.stdin.close()
+            assert process.wait(SECONDS) == 7, (folder / "log").read_text()
+        outcome = json.loads((folder / "outcome").read_text())
+    facts = outcome["facts"]
+    assert facts["torch"]  # without an import of its own
+    assert (facts["arguments"], facts["added"], facts["input"]) == (["a b"], "yes", "")
+    assert (facts["folder"], facts["path"]) == (os.getcwd(), ["/somewhere", "/else"])
+    assert facts["pid"] == facts["group"] != outcome["stub"]
+    assert facts["python"] == Path(sys.executable).name  # not the program that stands for it
+    assert outcome["codes"] == [5, -signal.SIGTERM]
+    assert (outcome["runs"], outcome["runs after"]) == (True, False)  # it ends with what stands for it
+    assert outcome["other"] == "6"
+
+
+def test_a_simulator_that_nobody_orders_ends(tmp_path: Path) -> None:
+    assert (
+        subprocess.run([sys.executable, str(PROGRAM), str(tmp_path)], input=b"", timeout=SECONDS).returncode
+        == 0
+    )

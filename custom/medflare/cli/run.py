@@ -134,13 +134,14 @@ def _run(request: RunRequest) -> None:
     from rich.console import Console
 
     from medflare.recipes.progress_view import live
+    from medflare.recipes.simulator_process import starting_early
     from medflare.recipes.workspace_name import new_workspace
 
     site_file, unseen = request.site_file, request.unseen
     workspace = (request.workspace or new_workspace(request.job.name)).resolve()
     console = Console(stderr=request.as_json, file=sys.stderr if request.as_json else None)
     display, take = live(console, workspace)
-    with display:  # before the imports of seconds
+    with display, starting_early():  # before the imports of seconds
         from medflare.cli.demo_hospitals import demo_hospitals
         from medflare.recipes.simulate import run_simulator
 
@@ -174,11 +175,12 @@ def resume_workspace(workspace: Path, page: bool, as_json: bool, hooks: Hooks | 
     from medflare.core.stop_signals import stop_signals_raise
     from medflare.evaluation.meteor_program import shared_program
     from medflare.recipes.progress_view import live
+    from medflare.recipes.simulator_process import starting_early
 
     console = Console(stderr=as_json, file=sys.stderr if as_json else None)
     display, take = live(console, workspace.resolve())
     with stop_signals_raise(), shared_program():
-        with display:
+        with display, starting_early():
             from medflare.recipes.simulate import resume_simulator
 
             _, request = resume_simulator(workspace, on_event=take, hooks=hooks)

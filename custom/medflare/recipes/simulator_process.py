@@ -6,6 +6,7 @@ It starts a process per client and round unless every client has its own thread.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -14,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ SERVER_FOLDER = Path("server/simulate_job")
 STARTS = 3
 """Most starts of a simulator that loses clients before anything happens."""
 GUARD = (sys.executable, "-P", "-m", "medflare.recipes.process_guard")
-FORK_SERVER = (sys.executable, "-P", "-m", "medflare.worker.fork_server")
+FORKED = (sys.executable, "-P", "-m", "medflare.recipes.forked_simulator")
 LESS_MEMORY = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "16", "MALLOC_ARENA_MAX": "2"}
 """Texts of every length make oneDNN keep a compiled product for each shape, a thousand by default: a worker
 of the demo grew to 2.2 GB by round 5, and to 1.1 GB with these (`benchmarks/run_memory.py`, 2026-11-25)."""
@@ -58,7 +59,7 @@ def launch(
         timeout: seconds.
         discard: states of a start that came to nothing, which the next one must not find; None where the run
             goes on with an earlier one.
-        method: whose workers are forked from one process; None starts each as a program.
+        method: whose workers, and FLARE's processes, are forked from one; None starts each as a program.
 
     Raises:
         RunError: it takes more than `timeout` seconds, or loses clients in each of STARTS starts.
@@ -91,7 +92,7 @@ def _run_once(
     follower = Follower(workspace / SERVER_FOLDER / "progress.jsonl")
     until, started = time.monotonic() + timeout if timeout else None, False
     command = simulator_command(job_folder, workspace, sites, threads or len(sites))
-    with _forking(command, method) as forking, _guarded(forking, log_path(workspace)) as process:
+    with _started(command, method, log_path(workspace)) as process:
         while process.poll() is None:
             started = _forward_events(follower, on_event) or started
             if not started and (lost := lost_clients(log_path(workspace))):
@@ -111,41 +112,87 @@ def simulator_command(job_folder: Path, workspace: Path, sites: Sequence[str], t
     return [*command, "-c", ",".join(sites), "-t", str(threads)]
 
 
-@contextmanager
-def _forking(command: Sequence[str], method: str | None) -> Iterator[Sequence[str]]:
-    """Yield the command under a fork server of the method's workers, or alone where there can be none."""
-    if method is None or not fork_server.usable():
-        yield command
-        return
-    with tempfile.TemporaryDirectory(prefix="medflare-") as folder:  # a socket's path must be short
-        yield [*FORK_SERVER, str(Path(folder) / "workers"), method, *command]
+class GuardedProcess:
+    """A command under the guard; every process that came of it has ended when it is closed.
 
+    Args:
+        output: descriptor of its output; None for nowhere.
+        takes_input: whether its standard input is a pipe.
+    """
 
-@contextmanager
-def _guarded(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command under the guard; every process that came of it has ended when the context is left."""
-    env = {**LESS_MEMORY, **os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
-    env.setdefault("OMP_NUM_THREADS", "1")
-    child_end, parent_end = os.pipe()  # the parent end closes with this process, however that ends
-    try:
-        with log.open("wb") as output:
-            process = subprocess.Popen(
+    def __init__(self, command: Sequence[str], output: int | None, takes_input: bool = False) -> None:
+        env = {**LESS_MEMORY, **os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
+        env.setdefault("OMP_NUM_THREADS", "1")
+        child_end, self._parent_end = os.pipe()  # ours closes with this process, however that ends
+        try:
+            self.process = subprocess.Popen(
                 [*GUARD, str(child_end), *command],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
+                stdin=subprocess.PIPE if takes_input else subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL if output is None else output,
+                stderr=subprocess.DEVNULL if output is None else output,
                 env=env,
                 pass_fds=(child_end,),
                 start_new_session=True,
             )
-        try:
-            yield process
         finally:
-            process.terminate()
-            process.wait()
+            os.close(child_end)
+
+    def close(self) -> None:
+        """End it and all that came of it."""
+        self.process.terminate()
+        self.process.wait()
+        os.close(self._parent_end)
+
+
+class ForkingProcess(GuardedProcess):
+    """`forked_simulator`, which imports what a run needs before it is told what to run."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="medflare-")  # a socket's path must be short
+        super().__init__([*FORKED, self._folder.name], None, takes_input=True)
+
+    def order(self, method: str, command: Sequence[str], log: Path) -> None:
+        """Let it run a command of Python; its output is added to a log."""
+        order = {"method": method, "module": command[2], "arguments": command[3:], "log": str(log)}
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError), self.process.stdin as channel:  # it has ended, which is seen next
+            channel.write((json.dumps(order) + "\n").encode())
+
+    def close(self) -> None:
+        super().close()
+        self._folder.cleanup()
+
+
+_waiting: list[ForkingProcess] = []
+"""The one that `starting_early` started, until a run takes it."""
+
+
+@contextmanager
+def starting_early() -> Iterator[None]:
+    """Let what is started in any case import its modules beside this process, which imports its own."""
+    if fork_server.usable():
+        _waiting.append(ForkingProcess())
+    try:
+        yield
     finally:
-        os.close(child_end)
-        os.close(parent_end)
+        while _waiting:
+            _waiting.pop().close()
+
+
+@contextmanager
+def _started(command: Sequence[str], method: str | None, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command, its processes forked from one where that can be; all have ended when it is left."""
+    guarded: GuardedProcess
+    with log.open("wb") as output:
+        if method is None or not fork_server.usable():
+            guarded = GuardedProcess(command, output.fileno())
+        else:
+            guarded = forking = _waiting.pop() if _waiting else ForkingProcess()
+            forking.order(method, command, log)
+    try:
+        yield guarded.process
+    finally:
+        guarded.close()
 
 
 def _forward_events(follower: Follower, on_event: Callable[[dict[str, Any]], None] | None) -> bool:

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The worker processes of a simulated run, forked from one process that has imported what they need.
+"""Processes of a simulated run, forked from one that has imported what they need.
 
-    python -m medflare.worker.fork_server <socket> <method> <command>
+PyTorch, transformers and PEFT are then imported once for all sites, which share the memory that they take. An
+executor asks at a socket for its worker; `recipes.forked_simulator` starts FLARE's processes the same way. A
+deployed site has one worker, which is started as a program.
 
-It starts a command, which is FLARE's simulator, imports the method's learner meanwhile, and forks a worker
-for every executor that asks at the socket. PyTorch, transformers and PEFT are then imported once, and the
-sites share the memory that they take. A deployed site has one worker, which is started as a program.
-
-Nothing here may start a thread or use a GPU: neither survives a fork.
+Nothing may start a thread or use a GPU before a fork: neither survives it.
 """
 
 from __future__ import annotations
@@ -18,11 +16,12 @@ import importlib
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -107,21 +106,6 @@ def fork_worker(channel: socket.socket, log: int, env: Mapping[str, str]) -> For
     return ForkedProcess(connection, pid)
 
 
-def main(path: str, method: str, command: Sequence[str]) -> int:
-    """Start the command, serve workers until it ends, and return its exit code."""
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(path)
-        listener.listen(64)
-        process = subprocess.Popen(command, env={**os.environ, VARIABLE: path})
-        try:
-            preload(method)
-        except Exception:
-            traceback.print_exc()  # the worker that needs it says so to its executor
-        _serve(listener, process)
-        code = process.wait()
-        return code if code >= 0 else 128 - code
-
-
 def preload(method: str) -> None:
     """Import what a worker of this method imports, and leave no garbage for a fork to copy."""
     from medflare.learners.registry import get_method
@@ -135,47 +119,74 @@ def preload(method: str) -> None:
     gc.freeze()
 
 
-def _serve(listener: socket.socket, process: subprocess.Popen[bytes]) -> None:
-    """Fork a worker for each request until the process ends, and report each worker's end."""
-    workers: dict[int, tuple[int, socket.socket]] = {}  # descriptor of its pid -> pid, connection
-    while process.poll() is None:
-        for ready in select.select([listener.fileno(), *workers], [], [], _POLL)[0]:
-            if ready == listener.fileno():
-                connection, _ = listener.accept()
-                pid = _fork(listener, connection, [other for _, other in workers.values()])
-                if pid:
-                    workers[os.pidfd_open(pid)] = (pid, connection)
-                continue
-            pid, connection = workers.pop(ready)
-            os.close(ready)
-            _, status = os.waitpid(pid, 0)
-            with suppress(OSError), connection:  # an executor that has gone asks no more
-                connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+class ForkServer:
+    """Forks a process for every request at a socket, and reports how each ended.
 
+    Args:
+        path: of the socket, in a folder that only this user can enter.
+        run: what a forked process does, with its request and two descriptors; it does not return.
+        kills: whether a process is killed when the one that asked for it has gone.
+    """
 
-def _fork(listener: socket.socket, connection: socket.socket, others: Sequence[socket.socket]) -> int:
-    """Read a request and fork its worker; return its pid, or 0 where the request is none."""
-    try:
-        request, descriptors = _read(connection)
-    except (OSError, ValueError):
-        connection.close()
-        return 0
-    pid = os.fork()
-    if not pid:
-        for inherited in (listener, connection, *others):
-            inherited.close()
-        _run(request, *descriptors)
-    with suppress(OSError):
-        os.setpgid(pid, pid)  # here too: the executor may end the group before the worker has made it
-    for descriptor in descriptors:
+    def __init__(self, path: str, run: Callable[[Mapping[str, Any], int, int], None], kills: bool) -> None:
+        self._run, self._kills = run, kills
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(path)
+        self._listener.listen(64)
+        self._asked: dict[int, tuple[int, socket.socket]] = {}  # descriptor of a pid -> pid, connection
+
+    def serve(self, goes_on: Callable[[], bool]) -> None:
+        """Answer requests, one at a time, as long as `goes_on` says."""
+        while goes_on():
+            connections = {c.fileno(): pid for pid, c in self._asked.values()} if self._kills else {}
+            waiting = [self._listener.fileno(), *self._asked, *connections]
+            for ready in select.select(waiting, [], [], _POLL)[0]:
+                if ready == self._listener.fileno():
+                    self._fork(self._listener.accept()[0])
+                elif ready in self._asked:
+                    self._report(*self._asked.pop(ready), ready)
+                else:  # nothing is sent here: it was closed
+                    with suppress(OSError):
+                        os.killpg(connections[ready], signal.SIGKILL)
+
+    def _report(self, pid: int, connection: socket.socket, descriptor: int) -> None:
+        """Tell who asked for a process how it ended."""
         os.close(descriptor)
-    with suppress(OSError):
-        connection.sendall(f"{pid}\n".encode())
-    return pid
+        _, status = os.waitpid(pid, 0)
+        with suppress(OSError), connection:  # an executor that has gone asks no more
+            connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+
+    def _fork(self, connection: socket.socket) -> None:
+        """Read a request and fork its process; a connection that brings none is closed."""
+        try:
+            request, descriptors = _read(connection)
+        except (OSError, ValueError):
+            connection.close()
+            return
+        pid = os.fork()
+        if not pid:
+            self.leave()
+            connection.close()
+            become(request)
+            self._run(request, *descriptors)
+        with suppress(OSError):
+            os.setpgid(pid, pid)  # here too: the executor may end the group before the process has made it
+        for descriptor in descriptors:
+            os.close(descriptor)
+        with suppress(OSError):
+            connection.sendall(f"{pid}\n".encode())
+        self._asked[os.pidfd_open(pid)] = (pid, connection)
+
+    def leave(self) -> None:
+        """Close what a forked process has inherited of the server."""
+        self._listener.close()
+        for descriptor, (_, connection) in self._asked.items():
+            os.close(descriptor)
+            connection.close()
 
 
 def _read(connection: socket.socket) -> tuple[dict[str, Any], tuple[int, int]]:
-    """Return a request, and the descriptors of its channel and log.
+    """Return a request and its two descriptors.
 
     Raises:
         ValueError: it is none.
@@ -192,23 +203,26 @@ def _read(connection: socket.socket) -> tuple[dict[str, Any], tuple[int, int]]:
             raise ValueError("a request that ends early.")
         body += part
     connection.settimeout(None)
-    channel, log = descriptors
-    return json.loads(body), (channel, log)
+    first, second = descriptors
+    return json.loads(body), (first, second)
 
 
-def _run(request: Mapping[str, Any], channel: int, log: int) -> None:
-    """Be the worker of a request; never returns."""
-    code = 1
+def become(request: Mapping[str, Any]) -> None:
+    """Take the folder and environment of a request, in a process group of its own, with no input."""
+    with suppress(OSError):
+        os.setpgid(0, 0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+
+
+def run_worker(request: Mapping[str, Any], channel: int, log: int) -> None:
+    """Be a worker; never returns."""
     try:
-        with suppress(OSError):
-            os.setpgid(0, 0)
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        for source, target in ((nothing, 0), (log, 1), (log, 2)):
-            os.dup2(source, target)
-        os.close(log)
-        os.chdir(request["folder"])
-        os.environ.clear()
-        os.environ.update(request["env"])
+        write_to(log, log)
         from medflare.worker.main import main as work
 
         work(channel)
@@ -218,13 +232,27 @@ def _run(request: Mapping[str, Any], channel: int, log: int) -> None:
         with suppress(OSError):
             sys.stdout.flush()
             sys.stderr.flush()
-        os._exit(code)
+        os._exit(1)
+
+
+def write_to(output: int, errors: int) -> None:
+    """Make two descriptors this process's standard output and error."""
+    for source, target in ((output, 1), (errors, 2)):
+        os.dup2(source, target)
+    for descriptor in {output, errors}:
+        os.close(descriptor)
+
+
+def serve_workers(path: str, method: str, goes_on: Callable[[], bool]) -> None:
+    """Import what a worker of a method needs, and fork workers."""
+    server = ForkServer(path, run_worker, kills=False)
+    try:
+        preload(method)
+    except Exception:
+        traceback.print_exc()  # the worker that needs it says so to its executor
+    server.serve(goes_on)
 
 
 def usable() -> bool:
-    """Return whether workers of this machine can be forked: not where a GPU may be in use."""
+    """Return whether processes can be forked on this machine: not where a GPU may be in use."""
     return sys.platform == "linux" and not Path("/dev/nvidiactl").exists()
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1], sys.argv[2], sys.argv[3:]))
