@@ -29,7 +29,7 @@ from medflare.worker.fork_server import VARIABLE, ForkServer, serve_workers, wri
 
 SIMULATOR = "nvflare.cli"
 CLIENT = "nvflare.private.fed.app.simulator.simulator_worker"
-"""What the simulator starts for each of its clients."""
+"""Module that the simulator starts for each of its clients."""
 
 
 def main(folder: Path) -> int:
