@@ -3,6 +3,7 @@
 
 <!-- run -->                     execute the bash or python block below
 <!-- run: --rounds 1 -->         the same, with these arguments after the block's last command
+<!-- run prints: 0 problem(s) --> it must print these words; a warning, exit code 1, is the machine's affair
 <!-- run in: tests/x/test_y.py --> not executed here: that test runs the same job
 <!-- file: path -->              write the block to this file
 <!-- patch -->                   apply the diff
@@ -21,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 BLOCK = re.compile(
-    r"<!-- (?P<action>run in|run|file|append|patch)(?:: (?P<argument>[^\n]*?))? -->\n"
+    r"<!-- (?P<action>run prints|run in|run|file|append|patch)(?:: (?P<argument>[^\n]*?))? -->\n"
     r"```(?P<language>\w+)\n(?P<text>.*?)^```$",
     re.DOTALL | re.MULTILINE,
 )
@@ -71,13 +72,21 @@ def _execute(block: Block, page: Path, folder: Path) -> str:
         return ""
     if block.action == "patch":
         return _run(["patch", "-p1", "--no-backup-if-mismatch"], block, page, folder, block.text)
+    if block.action == "run prints":
+        shown = _run(["bash", "-uo", "pipefail", "-c", block.text], block, page, folder, most=1)
+        words = rf"(?<!\w){re.escape(block.argument)}(?!\w)"
+        assert re.search(words, shown), f"{page.relative_to(ROOT)}:{block.line}\n{shown[-6000:]}"
+        return shown
     text = block.text.rstrip("\n") + (f" {block.argument}" if block.argument else "")
     if block.language == "python":
         return _run([sys.executable, "-c", text], block, page, folder)
     return _run(["bash", "-euo", "pipefail", "-c", text], block, page, folder)
 
 
-def _run(command: list[str], block: Block, page: Path, folder: Path, given: str = "") -> str:
+def _run(
+    command: list[str], block: Block, page: Path, folder: Path, given: str = "", *, most: int = 0
+) -> str:
+    """Return what a command printed; its exit code is at `most` so much."""
     done = subprocess.run(
         command,
         cwd=folder,
@@ -89,7 +98,7 @@ def _run(command: list[str], block: Block, page: Path, folder: Path, given: str 
         timeout=LONGEST,
         check=False,
     )
-    assert done.returncode == 0, f"{page.relative_to(ROOT)}:{block.line}\n{done.stdout[-6000:]}"
+    assert done.returncode <= most, f"{page.relative_to(ROOT)}:{block.line}\n{done.stdout[-6000:]}"
     return done.stdout
 
 

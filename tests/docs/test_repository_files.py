@@ -39,5 +39,12 @@ def test_an_issue_form_has_what_github_asks_for(form: Path) -> None:
     assert all(part["attributes"]["options"] for part in dropdowns)
 
 
+def test_every_page_is_in_the_navigation() -> None:
+    """A page that is in no navigation makes `mkdocs build --strict` fail, minutes after it was written."""
+    named = set(re.findall(r"\S+\.md$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    assert pages - named == set()
+
+
 def test_a_bug_report_asks_for_no_patient_data() -> None:
     assert "No patient data" in (ROOT / ".github/ISSUE_TEMPLATE/bug.yml").read_text()

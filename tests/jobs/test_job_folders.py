@@ -98,7 +98,7 @@ def test_a_preset_takes_the_place_of_the_jobs_settings_and_options_come_on_top()
     settings = get_method("fed_medlora").resolve(real.settings)
     assert (settings.optimiser.lr, settings.optimiser.batch, settings.lora.lora_alpha) == (5e-4, 4, 32)
     assert settings.variant == "freeze_a", "which method it is does not change"
-    assert (real.controller["num_rounds"], real.controller["deadline"]) == (7, 6 * 3600.0)
+    assert (real.controller["num_rounds"], real.controller["deadline"]) == (4 * 7, 6 * 3600.0)
     paper = override(job, {"preset": "paper"})
     settings = get_method("fed_medlora").resolve(paper.settings)
     assert (settings.optimiser.lr, settings.optimiser.batch, settings.lora.dropout) == (2e-4, 4, 0.05)
@@ -133,7 +133,7 @@ PAPER: dict[str, dict[str, object]] = {
         "controller": {"num_rounds": 2, "uplink": "float32", "downlink": "float32"},
         "rule": {"rule": "weighted_mean", "rule_settings": {"weighting": "examples"}},
     },
-    "fedvit_gpt2": {
+    "fedvit_gpt2_l_fedavg": {
         "settings": {"local_epochs": 3, "augment": False},
         "controller": {"uplink": "float32"},
         "rule": {
@@ -167,6 +167,85 @@ def test_preset_paper_is_the_papers_whole_job(name: str) -> None:
     made = make_rule(rule["rule"], job.aggregation["rule_settings"]).settings.model_dump()
     assert {key: made[key] for key in rule["rule_settings"]} == rule["rule_settings"]
     check_job(job)
+
+
+@pytest.mark.parametrize("preset", ["recommended", "paper", "instruct"])
+@pytest.mark.parametrize("name", sorted(folder.name for folder in JOBS.iterdir() if folder.is_dir()))
+def test_a_preset_keeps_the_rule_that_makes_a_job_what_it_is(name: str, preset: str) -> None:
+    """Krum, influence weights, temporal coefficients, drawn sites; `instruct` of `fed_medlora` alone adds
+    momentum to its plain mean."""
+    job = load(JOBS / name)
+    if preset not in get_method(job.method).presets:
+        pytest.skip(f"{job.method} has no preset {preset}")
+    changed = override(job, {"preset": preset})
+    momentum = (name, preset) == ("fed_medlora", "instruct")
+    assert changed.aggregation["rule"] == ("fedavgm" if momentum else job.aggregation["rule"])
+    check_job(changed)
+
+
+def test_a_preset_gives_the_papers_values_of_a_rule_that_was_asked_for() -> None:
+    job = override(load(JOBS / "fedvit_gpt2"), {"preset": "paper", "rule": "l_fedavg"})
+    made = make_rule("l_fedavg", job.aggregation["rule_settings"]).settings.model_dump()
+    assert (made["loss_weight"], made["loss_source"]) == ("raw", "client")
+
+
+CHOSEN: tuple[tuple[dict[str, object], str], ...] = (
+    ({}, "fedavgm"),
+    ({"num_rounds": 2}, "fedavgm"),
+    ({"protection": "masking", "uplink": "bfloat16"}, "fedavgm"),
+    ({"protection": "he", "uplink": "bfloat16"}, "weighted_mean"),
+    ({"rule": "weighted_mean"}, "weighted_mean"),
+    ({"rule": "median"}, "median"),
+    ({"rule_settings.weighting": "uniform"}, "weighted_mean"),
+    ({"steps": 4}, "weighted_mean"),
+    ({"fraction": 0.5}, "weighted_mean"),
+    ({"mode": "async"}, "weighted_mean"),
+)
+"""Changes beside `preset=instruct` of `fed_medlora`, and the rule that comes out."""
+
+
+@pytest.mark.parametrize(("chosen", "rule"), CHOSEN, ids=lambda value: str(value))
+def test_momentum_comes_with_instruct_where_nobody_chose_rule_or_schedule(
+    chosen: dict[str, object], rule: str
+) -> None:
+    job = override(load(JOBS / "fed_medlora"), {"preset": "instruct", **chosen})
+    assert job.aggregation["rule"] == rule
+    rounds = chosen.get("num_rounds", 3)
+    if rule == "fedavgm":
+        assert job.aggregation["rule_settings"] == {"beta1": 0.6}
+        assert (job.controller["num_rounds"], job.controller["fraction"]) == (4 * rounds, 0.25)
+        assert job.controller["evaluate_every"] == 4, "validation after as much training as before"
+    else:
+        assert job.controller["num_rounds"] == rounds
+    check_job(job)
+
+
+def test_exchanges_divide_a_rounds_passes() -> None:
+    job = load(JOBS / "fed_medlora")
+    two = override(job, {"exchanges": 4, "settings.local_epochs": 2, "num_rounds": 5})
+    assert (two.controller["num_rounds"], two.controller["fraction"]) == (20, 0.5)
+    part = override(job, {"exchanges": 2, "fraction": 0.5})
+    assert (part.controller["num_rounds"], part.controller["fraction"]) == (6, 0.25)
+    assert override(job, {"exchanges": 1}) == job
+    assert override(job, {"preset": "instruct", "exchanges": 2}).controller["num_rounds"] == 6
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"exchanges": 0}, "exchanges is 0; expected a whole number from 1"),
+        ({"exchanges": True}, "exchanges is True"),
+        ({"exchanges": "4x"}, "exchanges is '4x'"),
+        ({"exchanges": 2, "steps": 8}, "here steps says how much"),
+        ({"exchanges": 2, "mode": "async"}, "here mode says how much"),
+        ({"exchanges": 2, "settings.local_epochs": 3}, "a round has 3 passes.*Expected exchanges from 3"),
+    ],
+)
+def test_exchanges_that_cannot_divide_a_round_are_refused(changes: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        override(load(JOBS / "fed_medlora"), changes)
+    with pytest.raises(ConfigError, match="here workflow says how much"):
+        override(load(JOBS / "fedtar"), {"exchanges": 2, "steps": None})
 
 
 def test_the_quorum_is_the_jobs_min_clients() -> None:

@@ -52,6 +52,13 @@ def job_settings() -> str:
                 ("`settings.<key>`", "the method", "config_fed_client.json"),
                 ("`worker`", "the executor", "config_fed_client.json"),
                 ("`workflow`", "`rounds` or `temporal`", "config_fed_server.json"),
+                (
+                    "`exchanges`",
+                    "each round becomes so many, of as much less training: `num_rounds`, `fraction` and "
+                    "`evaluate_every`",
+                    "config_fed_server.json",
+                ),
+                ("`preset`", "the whole job, before all other keys; its rule stays", "both"),
             ],
         ),
         *model_sections(RoundsSettings, "Controller", done),

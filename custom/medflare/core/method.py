@@ -47,6 +47,11 @@ class MethodSettings(Settings):
         return None
 
     @property
+    def passes(self) -> int:
+        """Passes over a site's examples in a round, where the job says neither steps nor a fraction."""
+        return 1
+
+    @property
     def sends_sums(self) -> dict[str, str]:
         """Settings by which updates carry auxiliary sums -> what would send none."""
         return {}
@@ -110,6 +115,8 @@ class Method(Generic[MethodSettingsT]):
         settings: the class that a job's `settings` block is validated by.
         presets: preset -> settings that it puts below the job's own; the first is the default.
         job_presets: preset -> what it changes in a job beside the method's settings, with the keys of --set.
+        rule_presets: preset -> rule of a job -> what it changes for that rule, with the keys of --set; a job
+            with any other rule keeps it as it is.
         kept_by_presets: dotted names of a job's settings that a preset of the whole job leaves alone.
         pretrained_presets: presets for a pretrained language model of up to LARGE parameters, and of more;
             None where a site's `backbone` is none.
@@ -136,6 +143,7 @@ class Method(Generic[MethodSettingsT]):
     new_model: str = ""
     weights_in_folder: bool = True
     job_presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    rule_presets: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     kept_by_presets: tuple[str, ...] = ("variant",)
     pretrained_presets: tuple[str, str] | None = None
     data_parallel: bool = False

@@ -8,16 +8,23 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from medflare.core.config import new_name
+from medflare.aggregation import make_rule
+from medflare.core.config import new_name, parse
 from medflare.core.errors import ConfigError
 from medflare.core.presets import lookup
 from medflare.federation.server.settings import RoundsSettings
 from medflare.federation.site.executor import ExecutorSettings
 from medflare.learners.registry import get_method
+from medflare.protections.compatibility import unreadable
+from medflare.protections.registry import get_protection
 from medflare.recipes.job import AGGREGATION, Job
 
 OF_THE_JOB = "job"
 """Value of `preset` by which the job's own settings stay as they are, whatever backbone the sites have."""
+EXCHANGES = "exchanges"
+"""Key of a change that divides each round: as many updates of as much less training."""
+SCHEDULE = ("steps", "fraction", "workflow", "mode")
+"""Changes that say how much a site trains between two updates. Beside one, a preset names no other rule."""
 
 
 def override(job: Job, changes: Mapping[str, Any]) -> Job:
@@ -26,17 +33,19 @@ def override(job: Job, changes: Mapping[str, Any]) -> Job:
     Keys: `workflow`, `settings.<...>` for the method's settings, `rule`, `rule_settings.<...>`, and the
     fields of the workflow's settings and ExecutorSettings by their names. Dots go into nested settings.
     `preset` comes first: its settings take the place of all of the job's but those that the method keeps (the
-    variant, an image encoder), and its values of rounds and transport that of the job's; `job` is no preset
-    and changes nothing. Another workflow leaves behind what it has no setting for, another rule the settings
-    of the one before.
+    variant, an image encoder), and its values of rounds, transport and the job's own rule that of the job's;
+    `job` is no preset and changes nothing. Another workflow leaves behind what it has no setting for, another
+    rule the settings of the one before. `exchanges` comes last: each round becomes so many, of as much less
+    training.
 
     Raises:
         ConfigError: there is no such setting or workflow.
     """
     changes = dict(changes)
     if "preset" in changes:
-        job, whole_job = _with_preset(job, changes.pop("preset"))
+        job, whole_job = _with_preset(job, changes.pop("preset"), changes)
         changes = {**whole_job, **changes}
+    exchanges = changes.pop(EXCHANGES, 1)
     if "workflow" in changes:
         job = _in_workflow(job, str(changes.pop("workflow")))
     if changes.get("rule", job.aggregation.get("rule")) != job.aggregation.get("rule"):
@@ -64,14 +73,19 @@ def override(job: Job, changes: Mapping[str, Any]) -> Job:
         known_before = {key: new_name(key, job.flow.settings) for key in unknown}
         renamed = "".join(f"'{key}' is now called {new}. " for key, new in known_before.items() if new)
         raise ConfigError(
-            f"no such setting: {', '.join(unknown)}. {renamed}Valid: preset, settings.<key of the method>, "
-            f"rule, rule_settings.<key>, workflow, {', '.join(_setting_names(job.flow.settings))}."
+            f"no such setting: {', '.join(unknown)}. {renamed}Valid: preset, {EXCHANGES}, rule, "
+            f"rule_settings.<key>, settings.<key of the method>, workflow, "
+            f"{', '.join(_setting_names(job.flow.settings))}."
         )
-    return replace(job, **blocks)
+    return _in_exchanges(replace(job, **blocks), exchanges)
 
 
-def _with_preset(job: Job, name: Any) -> tuple[Job, dict[str, Any]]:
-    """Return the job with a preset's settings, and what the preset changes beside them."""
+def _with_preset(job: Job, name: Any, changes: Mapping[str, Any]) -> tuple[Job, dict[str, Any]]:
+    """Return the job with a preset's settings, and what the preset changes beside them.
+
+    Args:
+        changes: the others that were asked for.
+    """
     if name == OF_THE_JOB:
         return job, {}
     method = get_method(job.method)
@@ -80,7 +94,59 @@ def _with_preset(job: Job, name: Any) -> tuple[Job, dict[str, Any]]:
         value = lookup(job.settings, key)
         if value is not None:
             _set(settings, key, copy.deepcopy(value))
-    return replace(job, settings=settings), whole_job
+    rule = changes.get("rule", job.aggregation.get("rule"))
+    for_rule = dict(method.rule_presets.get(name, {}).get(rule, {}))
+    if "rule" in for_rule and not _rule_is_free(job, for_rule, changes):
+        for_rule = {}
+    return replace(job, settings=settings), {**whole_job, **for_rule}
+
+
+def _rule_is_free(job: Job, for_rule: Mapping[str, Any], changes: Mapping[str, Any]) -> bool:
+    """Return whether a preset may name another rule: nobody has chosen one, and the server could work by it.
+
+    Args:
+        for_rule: what the preset would change; changes: what was asked for.
+    """
+    chosen = any(key.partition(".")[0] in (*AGGREGATION, *SCHEDULE) for key in changes)
+    scheduled = any(job.controller.get(key) is not None for key in SCHEDULE)
+    if chosen or scheduled or set(job.aggregation) - {"rule"}:
+        return False
+    protection = changes.get("protection", job.controller.get("protection", "none"))
+    if not isinstance(protection, str):
+        return False
+    name = for_rule["rule"]
+    return not any(unreadable(name, make_rule(name, {}), get_protection(protection)))
+
+
+def _in_exchanges(job: Job, exchanges: Any) -> Job:
+    """Return the job with each round divided: as many rounds, each with its share of the passes.
+
+    Raises:
+        ConfigError: this is no number of exchanges, or the job's rounds cannot be divided by it.
+    """
+    if exchanges == 1 and not isinstance(exchanges, bool):
+        return job
+    if not isinstance(exchanges, int) or isinstance(exchanges, bool) or exchanges < 1:
+        raise ConfigError(f"{EXCHANGES} is {exchanges!r}; expected a whole number from 1.")
+    given = parse(job.flow.settings, {"job": job.title, **job.controller}, f"the controller of {job.title}")
+    if given.steps is not None or given.mode == "async" or given.temporal is not None:
+        says = "steps" if given.steps is not None else "mode" if given.mode == "async" else "workflow"
+        raise ConfigError(
+            f"{EXCHANGES} divides the passes of a round, and here {says} says how much a site trains between "
+            "two updates. Leave one of the two out."
+        )
+    passes = get_method(job.method).resolve(job.settings).passes if given.fraction is None else given.fraction
+    if passes > exchanges:
+        raise ConfigError(
+            f"{EXCHANGES} is {exchanges}, and a round has {passes} passes: each exchange has one at most. "
+            f"Expected {EXCHANGES} from {passes}."
+        )
+    divided = {
+        "num_rounds": given.num_rounds * exchanges,
+        "fraction": passes / exchanges,
+        "evaluate_every": given.evaluate_every * exchanges,
+    }
+    return replace(job, controller={**job.controller, **divided})
 
 
 def _in_workflow(job: Job, name: str) -> Job:

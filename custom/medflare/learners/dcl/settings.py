@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from medflare.core.method import Method, MethodFacts
-from medflare.learners.fedmrg.settings import PAPER_JOB
+from medflare.learners.fedmrg.settings import PAPER_JOB, PAPER_RULES
 from medflare.learners.generators.settings import GeneratorSettings
 from medflare.learners.setting_types import PositiveCount
 from medflare.models.generators.settings import DCLModelSettings
@@ -61,6 +61,7 @@ METHOD = Method(
     name="dcl",
     task="reports",
     job_presets={"paper": PAPER_JOB},
+    rule_presets={"paper": PAPER_RULES},
     settings=DCLSettings,
     presets={"recommended": {}, "paper": PAPER},
     variants={"dcl": {}, "without_contrast": {"contrast": False}, "without_retrieval": {"retrieval": False}},

@@ -191,12 +191,12 @@ PAPER_JOB: dict[str, Any] = {
     "num_rounds": 1000,
     "steps": None,
     "fraction": 0.02,
-    "rule": "weighted_mean",
-    "rule_settings.weighting": "examples",
     "uplink": "float32",
     "downlink": "float32",
 }
-"""Of the job: 1000 rounds of 2 % of a site's data; averages by n_k (MRG-17 has the other reading)."""
+"""Of the job: 1000 rounds of 2 % of a site's data, and updates as they are."""
+PAPER_RULES: dict[str, dict[str, Any]] = {"weighted_mean": {"rule_settings.weighting": "examples"}}
+"""Averages by n_k (MRG-17 has the other reading)."""
 
 _PLAIN: dict[str, Any] = {"dual": False, "contrastive": False, "classification": False}
 
@@ -245,6 +245,7 @@ METHOD = Method(
     settings=FedMRGSettings,
     presets=PRESETS,
     job_presets={"paper": PAPER_JOB, "instruct": {"deadline": 6 * 3600.0}},
+    rule_presets={"paper": PAPER_RULES},
     kept_by_presets=("variant", "model.encoder", "bank"),
     pretrained_presets=("instruct", "recommended"),
     variants=VARIANTS,

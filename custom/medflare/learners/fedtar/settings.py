@@ -68,6 +68,10 @@ class FedTARSettings(MethodSettings):
         return False
 
     @property
+    def passes(self) -> int:
+        return self.local_epochs
+
+    @property
     def learning_rate(self) -> float:
         return self.lr
 
@@ -153,15 +157,20 @@ AdamW at 1e-5 for model and adapters, rank 4, a = 128, 16 components; the rest i
 
 PAPER_JOB: dict[str, Any] = {
     "steps": None,
-    "rule": "temporal",
-    "rule_settings.alpha_mode": "softmax",
-    "rule_settings.embedding": "visit",
-    "rule_settings.lr": 1e-4,
-    "rule_settings.weighting": "examples",
     "uplink": "float32",
     "downlink": "float32",
 }
-"""Of the job: softmax coefficients learnt at 1e-4, full passes (the paper names no number of rounds)."""
+"""Of the job: full passes, and updates as they are (the paper names no number of rounds)."""
+
+PAPER_RULES: dict[str, dict[str, Any]] = {
+    "temporal": {
+        "rule_settings.alpha_mode": "softmax",
+        "rule_settings.embedding": "visit",
+        "rule_settings.lr": 1e-4,
+        "rule_settings.weighting": "examples",
+    }
+}
+"""Softmax coefficients learnt at 1e-4."""
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "fedtar": {},
@@ -177,6 +186,7 @@ METHOD = Method(
     settings=FedTARSettings,
     presets=PRESETS,
     job_presets={"paper": PAPER_JOB, "instruct": {"deadline": 6 * 3600.0}},
+    rule_presets={"paper": PAPER_RULES},
     kept_by_presets=("variant", "visits", "mixture", "profile", "model.encoder"),
     pretrained_presets=("instruct", "recommended"),
     variants=VARIANTS,

@@ -49,6 +49,10 @@ class GeneratorSettings(MethodSettings):
     )
 
     @property
+    def passes(self) -> int:
+        return self.local_epochs
+
+    @property
     def classification(self) -> bool:
         """Whether diagnoses are named before the report is written."""
         return False

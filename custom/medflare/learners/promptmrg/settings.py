@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from medflare.core.method import Method, MethodFacts
-from medflare.learners.fedmrg.settings import PAPER_JOB
+from medflare.learners.fedmrg.settings import PAPER_JOB, PAPER_RULES
 from medflare.learners.generators.settings import GeneratorSettings
 from medflare.learners.setting_types import NotNegative, PositiveCount
 from medflare.models.generators.promptmrg import PromptMRGModelSettings
@@ -61,6 +61,7 @@ METHOD = Method(
     name="promptmrg",
     task="reports",
     job_presets={"paper": PAPER_JOB},
+    rule_presets={"paper": PAPER_RULES},
     settings=PromptMRGSettings,
     presets={"recommended": {}, "paper": PAPER},
     variants={"promptmrg": {}, "without_adjustment": {"logit_adjustment": "none"}},

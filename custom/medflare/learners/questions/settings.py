@@ -12,6 +12,7 @@ from medflare.learners.setting_types import Passes
 from medflare.learners.text_task.settings import (
     CLOCKED_INSTRUCT_JOB,
     DDCS_PAPER_JOB,
+    DDCS_PAPER_RULES,
     DDCS_PRESETS,
     PRETRAINED_PRESETS,
     SHARING,
@@ -52,6 +53,7 @@ METHOD = Method(
     settings=QuestionSettings,
     presets=DDCS_PRESETS,
     job_presets={"paper": DDCS_PAPER_JOB, "instruct": CLOCKED_INSTRUCT_JOB},
+    rule_presets={"paper": DDCS_PAPER_RULES},
     pretrained_presets=PRETRAINED_PRESETS,
     data_parallel=True,
     variants=VARIANTS,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from medflare.core.method import Method, MethodFacts
-from medflare.learners.fedmrg.settings import PAPER_JOB
+from medflare.learners.fedmrg.settings import PAPER_JOB, PAPER_RULES
 from medflare.learners.generators.settings import GeneratorOptimiserSettings, GeneratorSettings
 from medflare.models.generators.r2gengpt import R2GenGPTModelSettings
 from medflare.models.generators.settings import LanguageModelSearchSettings
@@ -28,6 +28,7 @@ METHOD = Method(
     name="r2gengpt",
     task="reports",
     job_presets={"paper": PAPER_JOB},
+    rule_presets={"paper": PAPER_RULES},
     settings=R2GenGPTSettings,
     presets={
         "recommended": {},

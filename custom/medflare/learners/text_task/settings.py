@@ -48,16 +48,20 @@ NOISE_ON_BOTH = (
 )
 DDCS_PAPER_JOB: dict[str, Any] = {
     "latency_profiles": {},
-    "rule": "ddcs",
-    "rule_settings.draws": 5,
-    "rule_settings.mode": "factor_delta",
-    "rule_settings.most_variance": None,
-    "rule_settings.age_bonus": 0.0,
     "uplink": "float32",
     "downlink": "float32",
 }
-"""Of DDCS's jobs: S = 5, measured latencies, no cap on the variance and no age bonus; the floor φ stays, as
-without it the printed problem has one client for its answer (DD-1)."""
+"""Of DDCS's jobs: measured latencies, and updates as they are."""
+DDCS_PAPER_RULES: dict[str, dict[str, Any]] = {
+    "ddcs": {
+        "rule_settings.draws": 5,
+        "rule_settings.mode": "factor_delta",
+        "rule_settings.most_variance": None,
+        "rule_settings.age_bonus": 0.0,
+    }
+}
+"""S = 5, no cap on the variance and no age bonus; the floor φ stays, as without it the printed problem has
+one client for its answer (DD-1)."""
 DDCS_PRESETS: dict[str, dict[str, Any]] = {
     "recommended": {},
     "paper": {"lora": {"rank": 8, "lora_alpha": 16}, "optimiser": {"gradient_checkpointing": True}},
@@ -111,6 +115,10 @@ class RecordsSettings(MethodSettings):
     @property
     def learning_rate(self) -> float:
         return self.optimiser.lr
+
+    @property
+    def passes(self) -> int:
+        return self.local_epochs
 
 
 class TextTaskSettings(RecordsSettings):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from medflare.core.method import Method, MethodFacts
-from medflare.learners.fedmrg.settings import PAPER_JOB
+from medflare.learners.fedmrg.settings import PAPER_JOB, PAPER_RULES
 from medflare.learners.generators.settings import GeneratorSettings
 from medflare.models.generators.settings import TransformerSettings
 
@@ -56,6 +56,7 @@ TRANSFORMER = Method(
     name="transformer",
     task="reports",
     job_presets={"paper": PAPER_JOB},
+    rule_presets={"paper": PAPER_RULES},
     settings=TransformerLearnerSettings,
     presets=presets(memory="unused"),
     variants={"transformer": {}},
@@ -75,6 +76,7 @@ R2GEN = Method(
     name="r2gen",
     task="reports",
     job_presets={"paper": PAPER_JOB},
+    rule_presets={"paper": PAPER_RULES},
     settings=R2GenSettings,
     presets=presets(memory="relational"),
     variants={"r2gen": {}},

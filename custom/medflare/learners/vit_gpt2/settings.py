@@ -63,6 +63,10 @@ class ViTGPT2LearnerSettings(MethodSettings):
         return self
 
     @property
+    def passes(self) -> int:
+        return self.local_epochs
+
+    @property
     def classification(self) -> bool:
         """No diagnosis is named before the report is written."""
         return False
@@ -76,15 +80,20 @@ PRESETS: dict[str, dict[str, Any]] = {
 not printed."""
 
 PAPER_JOB: dict[str, Any] = {
-    "rule": "l_fedavg",
-    "rule_settings.omega": 0.5,
-    "rule_settings.loss_weight": "raw",
-    "rule_settings.loss_source": "client",
     "uplink": "float32",
     "downlink": "float32",
 }
-"""Of the job: L-FedAvg as printed (VG-2, VG-4); the paper names no number of rounds. Its other rules are
-`fedavg`, and `krum` with `{"f": 1, "allow_unsafe": true}`."""
+"""Of the job: updates as they are; the paper names no number of rounds."""
+
+PAPER_RULES: dict[str, dict[str, Any]] = {
+    "l_fedavg": {
+        "rule_settings.omega": 0.5,
+        "rule_settings.loss_weight": "raw",
+        "rule_settings.loss_source": "client",
+    },
+    "weighted_mean": {"rule_settings.weighting": "examples"},
+}
+"""L-FedAvg as printed (VG-2, VG-4), and FedAvg; Krum's f is not printed (VG-6)."""
 
 VARIANTS: dict[str, dict[str, Any]] = {"fedvit_gpt2": {}, "private": {"learns": "blocks"}}
 """`private` is the form that `dp` can train."""
@@ -95,6 +104,7 @@ METHOD = Method(
     settings=ViTGPT2LearnerSettings,
     presets=PRESETS,
     job_presets={"paper": PAPER_JOB},
+    rule_presets={"paper": PAPER_RULES},
     variants=VARIANTS,
     facts=MethodFacts(
         summary="FedViT-GPT2: radiographs to reports by ViT and GPT-2 with cross-attention, "

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from medflare.core.method import Method, MethodFacts
-from medflare.learners.fedmrg.settings import PAPER_JOB
+from medflare.learners.fedmrg.settings import PAPER_JOB, PAPER_RULES
 from medflare.learners.generators.settings import GeneratorSettings
 from medflare.learners.setting_types import NotNegative, PositiveCount, Rate
 from medflare.learners.transformer.settings import presets
@@ -37,6 +37,7 @@ METHOD = Method(
     name="wcl",
     task="reports",
     job_presets={"paper": PAPER_JOB},
+    rule_presets={"paper": PAPER_RULES},
     settings=WCLSettings,
     presets=presets(memory="relational", contrast_width=256),
     variants={"wcl": {}, "released": {"released_temperature": True}},
