@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from medflare.models.packed_batch import PackedBatch, packed_attention
+from medflare.models.packed_batch import PackedRows, packed_attention
 
 ATTENTION = "medflare"
 """Its name in transformers' registries."""
@@ -43,7 +43,7 @@ def attention(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    packed: PackedBatch | None = None,
+    packed: PackedRows | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
     """Return attention of a batch, (N, T, heads, D), or along the rows of a packed one, (1, M, heads, D).

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A frozen decoder of the Llama family with LoRA, computed for packed batches in few large steps.
+"""A frozen decoder of the Llama family with LoRA, computed without padding and in few large steps.
 
 Projections of one input are one matrix product: their frozen weights lie side by side, of which the decoder's
 layers hold views, so that nothing is stored twice.
@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from medflare.models.adapters.base import AdapterSet, LowRankPair
+from medflare.models.adapters.base import AdaptedLayer, AdapterSet
 from medflare.models.attention import ARCHITECTURES
 from medflare.models.fused_operations import (
     AnswerLoss,
@@ -25,7 +25,7 @@ from medflare.models.fused_operations import (
     PackedLayout,
     RMSNorm,
 )
-from medflare.models.packed_batch import PackedBatch
+from medflare.models.packed_batch import PackedBatch, PackedRows, rows_alone
 
 ATTENTION_PROJECTIONS = ("q_proj", "k_proj", "v_proj")
 GATED_PROJECTIONS = ("gate_proj", "up_proj")
@@ -39,7 +39,12 @@ def can_fuse(model: Any) -> bool:
         and config.hidden_act == "silu"
         and model.device.type == "cpu"
         and model.get_output_embeddings().bias is None
+        and not getattr(model, "is_quantized", False)
     )
+
+
+Adapted = Mapping[Any, AdaptedLayer]
+"""The layers with adapters, as `AdapterSet.adapted_layers` returns them."""
 
 
 @dataclass(slots=True)
@@ -47,27 +52,26 @@ class Projections:
     """Linear layers of one input as one product.
 
     Attributes:
-        bases: the frozen layers; pairs: LoRA's of each, None for a layer without.
+        layers: as they stand in the decoder, with or without adapters; bases: their frozen matrices.
         weight: (Σ out, in) and bias: (Σ out,), of which the layers' own are views.
     """
 
+    layers: Sequence[Any]
     bases: Sequence[Any]
-    pairs: Sequence[LowRankPair | None]
     weight: Tensor
     bias: Tensor | None
 
     @classmethod
-    def of(cls, block: Any, names: Sequence[str], pairs: Mapping[Any, LowRankPair]) -> Projections:
+    def of(cls, block: Any, names: Sequence[str], adapted: Adapted) -> Projections:
         layers = [getattr(block, name) for name in names]
-        found = [pairs.get(layer) for layer in layers]
-        bases = [layer if pair is None else pair.base for layer, pair in zip(layers, found, strict=True)]
+        bases = [adapted[layer].base if layer in adapted else layer for layer in layers]
         if len(bases) == 1:
-            return cls(bases, found, bases[0].weight.data, bases[0].bias)
+            return cls(layers, bases, bases[0].weight.data, bases[0].bias)
         weight = torch.cat([base.weight.data for base in bases])
         for base, part in zip(bases, weight.split([len(base.weight) for base in bases]), strict=True):
             base.weight.data = part
         biases = [base.bias for base in bases]
-        return cls(bases, found, weight, None if biases[0] is None else torch.cat(biases))
+        return cls(layers, bases, weight, None if biases[0] is None else torch.cat(biases))
 
     def current(self) -> bool:
         """Return whether the layers' weights are still the views; who merges adapters may replace them."""
@@ -75,15 +79,18 @@ class Projections:
         sizes = [base.weight.nbytes for base in self.bases]
         return all(place == self.weight.data_ptr() + sum(sizes[:i]) for i, place in enumerate(places))
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, adapted: Adapted) -> Tensor:
         """(M, in) -> (M, Σ out)."""
-        factors = [pair for pair in self.pairs if pair is not None]
+        pairs = [adapted[layer].pairs if layer in adapted else () for layer in self.layers]
+        factors: list[Tensor] = [pair.a for layer in pairs for pair in layer]
         if not factors:
             return F.linear(x, self.weight, self.bias)
-        a = torch.cat([pair.a for pair in factors]).to(x.dtype)  # (Σ ρ, in)
+        a = torch.cat(factors).to(x.dtype)  # (Σ ρ, in)
         blocks = [
-            base.weight.new_zeros(len(base.weight), 0) if pair is None else pair.b * pair.scale
-            for base, pair in zip(self.bases, self.pairs, strict=True)
+            torch.cat([pair.b * pair.scale for pair in layer], 1)
+            if layer
+            else base.weight.new_zeros(len(base.weight), 0)
+            for base, layer in zip(self.bases, pairs, strict=True)
         ]
         b = torch.block_diag(*blocks).to(x.dtype)  # (Σ out, Σ ρ)
         out: Tensor = LowRankLinear.apply(x, self.weight, self.bias, a, b)
@@ -101,57 +108,73 @@ class Block:
     down: Projections
 
     @classmethod
-    def of(cls, layer: Any, pairs: Mapping[Any, LowRankPair]) -> Block:
+    def of(cls, layer: Any, adapted: Adapted) -> Block:
         attention, mlp = layer.self_attn, layer.mlp
         return cls(
             layer,
-            Projections.of(attention, ATTENTION_PROJECTIONS, pairs),
-            Projections.of(attention, ("o_proj",), pairs),
-            Projections.of(mlp, GATED_PROJECTIONS, pairs),
-            Projections.of(mlp, ("down_proj",), pairs),
+            Projections.of(attention, ATTENTION_PROJECTIONS, adapted),
+            Projections.of(attention, ("o_proj",), adapted),
+            Projections.of(mlp, GATED_PROJECTIONS, adapted),
+            Projections.of(mlp, ("down_proj",), adapted),
         )
 
-    def __call__(self, x: Tensor, cos: Tensor, sin: Tensor, layout: PackedLayout) -> Tensor:
+    def __call__(self, x: Tensor, cos: Tensor, sin: Tensor, layout: PackedLayout, adapted: Adapted) -> Tensor:
         scale = self.layer.self_attn.scaling
-        qkv = self.qkv(_normed(x, self.layer.input_layernorm))  # (M, (heads + 2 · groups) · D)
-        x = x + self.out(PackedAttention.apply(qkv, cos, sin, layout, scale))  # (M, H)
-        gate_up = self.gate_up(_normed(x, self.layer.post_attention_layernorm))  # (M, 2 · F)
-        return x + self.down(GatedUnit.apply(gate_up))  # (M, H)
+        normed = _normed(x, self.layer.input_layernorm)
+        qkv = self.qkv(normed, adapted)  # (M, (heads + 2 · groups) · D)
+        x = x + self.out(PackedAttention.apply(qkv, cos, sin, layout, scale), adapted)  # (M, H)
+        normed = _normed(x, self.layer.post_attention_layernorm)
+        return x + self.down(GatedUnit.apply(self.gate_up(normed, adapted)), adapted)  # (M, H)
 
 
 class FusedDecoder:
-    """The loss of a causal language model with LoRA on packed batches."""
+    """A causal language model with LoRA on packed batches, and on rows of embedded tokens."""
 
     def __init__(self, model: Any, adapters: AdapterSet) -> None:
         self.model, self.adapters = model, adapters
         self._blocks: list[Block] = []
-        self._factors: list[int] = []
 
     def available(self) -> bool:
         """Return whether the adapters in use are pairs of low rank and nothing is to be computed twice."""
-        return self.adapters.low_rank_pairs() is not None and not self.model.is_gradient_checkpointing
+        return self.adapters.adapted_layers() is not None and not self.model.is_gradient_checkpointing
 
     def loss(self, packed: PackedBatch) -> Tensor:
         """Return the summed negative log-likelihood of a batch's answer tokens."""
-        decoder = self.model.get_decoder()
-        x = decoder.embed_tokens(packed.ids)  # (1, M, H)
-        cos, sin = decoder.rotary_emb(x, position_ids=packed.positions)  # (1, M, D)
-        config = self.model.config
-        layout = PackedLayout.of(packed, config.num_attention_heads, config.num_key_value_heads, x.dtype)
-        x = x[0]
-        for block in self._current_blocks(decoder):
-            x = block(x, cos[0], sin[0], layout)
-        states = _normed(x[packed.sources], decoder.norm)  # (K, H)
+        x = self.model.get_decoder().embed_tokens(packed.ids)[0]  # (M, H)
+        states = self._states(x, packed.positions, packed.rows, packed.sources)  # (K, H)
         out: Tensor = AnswerLoss.apply(states, self.model.get_output_embeddings().weight, packed.targets)
         return out
 
-    def _current_blocks(self, decoder: Any) -> list[Block]:
-        pairs = self.adapters.low_rank_pairs() or {}
-        factors = [id(factor) for pair in pairs.values() for factor in (pair.a, pair.b)]
+    def states(self, embedded: Tensor, present: Tensor, wanted: Tensor) -> Tensor:
+        """Return the last hidden states of some tokens, (K, H), row by row.
+
+        Args:
+            embedded: (N, L, H); of each row only what is `present`, (N, L) bool, is computed.
+            wanted: (N, L) bool, among what is present.
+        """
+        x = embedded[present].to(self.model.get_input_embeddings().weight.dtype)  # (M, H)
+        positions = (present.cumsum(1) - 1)[present][None]  # (1, M)
+        sources = wanted[present].nonzero().squeeze(1)  # (K,)
+        return self._states(x, positions, rows_alone(present.sum(1)), sources)
+
+    def _states(self, x: Tensor, positions: Tensor, rows: PackedRows, sources: Tensor) -> Tensor:
+        """Return the last hidden states of the nodes `sources`, (K, H).
+
+        Args:
+            x: (M, H) embedded nodes; positions: (1, M).
+        """
+        decoder, config = self.model.get_decoder(), self.model.config
+        adapted = self.adapters.adapted_layers() or {}
+        cos, sin = decoder.rotary_emb(x[None], position_ids=positions)  # (1, M, D)
+        layout = PackedLayout.of(rows, config.num_attention_heads, config.num_key_value_heads, x.dtype)
+        for block in self._current_blocks(decoder, adapted):
+            x = block(x, cos[0], sin[0], layout, adapted)
+        return _normed(x[sources], decoder.norm)
+
+    def _current_blocks(self, decoder: Any, adapted: Adapted) -> list[Block]:
         parts = [p for b in self._blocks for p in (b.qkv, b.out, b.gate_up, b.down)]
-        if not parts or factors != self._factors or not all(part.current() for part in parts):
-            self._blocks = [Block.of(layer, pairs) for layer in decoder.layers]
-            self._factors = factors
+        if not parts or not all(part.current() for part in parts):
+            self._blocks = [Block.of(layer, adapted) for layer in decoder.layers]
         return self._blocks
 
 

@@ -16,8 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
-from medflare.models.packed_batch import PackedBatch
+from medflare.models.packed_batch import PackedRows
 
 ROWS_OF_LOGITS = 64
 """Answer tokens whose logits are in memory together: 64 of a vocabulary of 49,152 in fp32 are 13 MB."""
@@ -38,6 +39,7 @@ class LowRankLinear(Function):
         return F.linear(x, weight, bias).addmm_(low, b.T)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, a, b, low = ctx.saved_tensors
         (grad,) = grads
@@ -63,6 +65,7 @@ class RMSNorm(Function):
         return (values * inverse).to(x.dtype) * weight
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, inverse = ctx.saved_tensors
         normed = x.float() * inverse
@@ -81,6 +84,7 @@ class GatedUnit(Function):
         return F.silu(gate).mul_(up)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         (gate_up,) = ctx.saved_tensors
         (grad,) = grads
@@ -112,7 +116,7 @@ class PackedLayout:
     """Facts of a packed batch that attention of every layer needs.
 
     Attributes:
-        queries, paths, kept: as PackedBatch has them.
+        queries, paths, kept: as PackedRows has them.
         bias: 0 for what a query reads, -∞ for the rest, (N·G, heads/G·Q, T).
         once: a place among the N·T of `paths` for each of the M nodes.
         again, nodes: the other places, and their nodes.
@@ -129,7 +133,7 @@ class PackedLayout:
     groups: int
 
     @classmethod
-    def of(cls, packed: PackedBatch, heads: int, groups: int, dtype: torch.dtype) -> PackedLayout:
+    def of(cls, packed: PackedRows, heads: int, groups: int, dtype: torch.dtype) -> PackedLayout:
         rows, _, length = packed.visible.shape
         bias = torch.zeros(packed.visible.shape, dtype=dtype).masked_fill_(~packed.visible, -torch.inf)
         bias = bias[:, None, None].expand(-1, groups, heads // groups, -1, -1)
@@ -172,6 +176,7 @@ class PackedAttention(Function):
         return _by_row(shares @ values, *layout.queries.shape)[layout.kept]
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         queries, keys, values, shares, cos, sin = ctx.saved_tensors
         layout: PackedLayout = ctx.layout
@@ -225,6 +230,7 @@ class AnswerLoss(Function):
         return total
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = ctx.saved_tensors
         return (grad * grads[0]).to(grad.dtype), None, None

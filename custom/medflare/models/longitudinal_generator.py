@@ -26,6 +26,8 @@ from medflare.core.config import Settings
 from medflare.core.errors import ConfigError
 from medflare.models.adapters.base import GENERIC
 from medflare.models.backbone import Backbone, autocast
+from medflare.models.fused_decoder import FusedDecoder
+from medflare.models.padding import IGNORED
 from medflare.models.patient_adapter import PROJECTION, PatientAdapter, PatientAdapterSettings
 from medflare.models.report_generator import DecodingSettings, ModelSettings, ReportGenerator
 
@@ -194,8 +196,18 @@ class LongitudinalGenerator(ReportGenerator):
         """Return the negative log-likelihood (B, T) of each report token, 0 where `targets` is -100."""
         prefix, present = self.visit_prefix(batch)
         with self._patients_of(batch):
-            decoded = self.decode(prefix, reports.to(self.device), present)
-            return F.cross_entropy(decoded.logits.transpose(1, 2), targets.to(self.device), reduction="none")
+            targets = targets.to(self.device)
+            kept = targets != IGNORED
+            decoded = self.decode(prefix, reports.to(self.device), kept, present)
+            losses = decoded.logits.new_zeros(targets.shape)
+            return losses.masked_scatter(
+                kept, F.cross_entropy(decoded.logits, targets[kept], reduction="none")
+            )
+
+    def _fused_decoder(self) -> FusedDecoder | None:
+        """None where the decoder itself learns, or patients' factors act on its layers."""
+        acts = self.patient is not None and self.patient.acts
+        return None if acts or self.parts.train_backbone else super()._fused_decoder()
 
     @torch.no_grad()
     def draft(self, batch: VisitBatch, decoding: DecodingSettings) -> list[str]:

@@ -21,24 +21,34 @@ from medflare.models.padding import pad_rows
 
 
 @dataclass(frozen=True, slots=True)
+class PackedRows:
+    """The way of each row through M nodes, which attention reads along.
+
+    Attributes:
+        paths: the nodes of each row, (N, T); shorter rows repeat node 0.
+        queries: each row's nodes that no row before it has, (N, Q); rows with fewer repeat node 0.
+        visible: which tokens of its row a query reads, (N, Q, T).
+        kept: places among the N·Q queries of the M nodes, in their order, (M,).
+    """
+
+    paths: Tensor
+    queries: Tensor
+    visible: Tensor
+    kept: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class PackedBatch:
     """Rows of tokens as the nodes of a trie, M in all, numbered row by row.
 
     Attributes:
         ids, positions: token and place in its rows of each node, both (1, M).
-        paths: the nodes of each row, (N, T); shorter rows repeat node 0.
-        queries: each row's nodes that no row before it has, (N, Q); rows with fewer repeat node 0.
-        visible: which tokens of its row a query reads, (N, Q, T).
-        kept: places among the N·Q queries of the M nodes, in their order, (M,).
         sources, targets: the node before each answer token, and that token, (K,).
     """
 
     ids: Tensor
     positions: Tensor
-    paths: Tensor
-    queries: Tensor
-    visible: Tensor
-    kept: Tensor
+    rows: PackedRows
     sources: Tensor
     targets: Tensor
 
@@ -74,13 +84,29 @@ def pack(rows: Sequence[Sequence[int]], starts: Sequence[int], device: torch.dev
     return PackedBatch(
         ids=torch.tensor([ids], device=device),
         positions=torch.tensor([positions], device=device),
-        paths=path_ids.to(device),
-        queries=queries.to(device),
-        visible=visible.to(device),
-        kept=real.flatten().nonzero().squeeze(1).to(device),
+        rows=PackedRows(
+            paths=path_ids.to(device),
+            queries=queries.to(device),
+            visible=visible.to(device),
+            kept=real.flatten().nonzero().squeeze(1).to(device),
+        ),
         sources=torch.tensor(sources, dtype=torch.long, device=device),
         targets=torch.tensor(targets, dtype=torch.long, device=device),
     )
+
+
+def rows_alone(lengths: Tensor) -> PackedRows:
+    """Return rows that share no node: their tokens one after another, row by row.
+
+    Args:
+        lengths: (N,) tokens of each row.
+    """
+    places = torch.arange(int(lengths.max()), device=lengths.device)  # (T,)
+    real = places < lengths[:, None]  # (N, T)
+    first = lengths.cumsum(0) - lengths  # (N,)
+    paths = (first[:, None] + places).masked_fill(~real, 0)  # (N, T)
+    visible = (places[:, None] >= places).expand(len(lengths), -1, -1)  # (N, T, T)
+    return PackedRows(paths, paths, visible, real.flatten().nonzero().squeeze(1))
 
 
 def hidden_states(decoder: Any, packed: PackedBatch) -> Tensor:
@@ -92,14 +118,14 @@ def hidden_states(decoder: Any, packed: PackedBatch) -> Tensor:
         position_ids=packed.positions,
         attention_mask=unused,
         use_cache=False,
-        packed=packed,
+        packed=packed.rows,
     )
     states: Tensor = out.last_hidden_state[0]
     return states
 
 
 def packed_attention(
-    query: Tensor, key: Tensor, value: Tensor, packed: PackedBatch, scaling: float | None = None
+    query: Tensor, key: Tensor, value: Tensor, packed: PackedRows, scaling: float | None = None
 ) -> Tensor:
     """Return attention along the rows of a packed batch, (1, M, heads, D).
 

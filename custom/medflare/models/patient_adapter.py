@@ -127,6 +127,11 @@ class PatientAdapter(nn.Module):
         finally:
             self._factors = before
 
+    @property
+    def acts(self) -> bool:
+        """Whether factors of patients are in use."""
+        return bool(self._factors)
+
     def remove(self) -> None:
         """Remove the hooks; the decoder is then as it was."""
         for hook in self._hooks:

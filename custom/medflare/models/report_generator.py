@@ -28,6 +28,8 @@ from medflare.models.attention import use_attention
 from medflare.models.backbone import Backbone, autocast
 from medflare.models.encoders import EncoderSettings, VisualEncoder
 from medflare.models.evaluation_mode import EvaluatedModule
+from medflare.models.fused_decoder import FusedDecoder, can_fuse
+from medflare.models.padding import IGNORED
 
 ADAPTER_PREFIX = "adapter."
 
@@ -92,7 +94,7 @@ class VisualFeatures:
 
 @dataclass(slots=True)
 class Decoded:
-    """Outputs at the report positions. logits: (batch, T, vocabulary); hidden: (batch, T, h)."""
+    """Outputs at the K report tokens of a batch, row by row. logits: (K, vocabulary); hidden: (K, h)."""
 
     logits: Tensor
     hidden: Tensor
@@ -125,7 +127,7 @@ class ReportGenerator(EvaluatedModule):
             if settings.projection_norm:
                 self.projection.append(nn.LayerNorm(backbone.hidden))
             self.head = nn.Linear(self.encoder.width, len(CONDITIONS) * len(Code))
-        use_attention(backbone.model)
+        own_attention = use_attention(backbone.model)
         # a layer of its own, not a bare parameter: per-example gradients are taken at layers
         self.prompt_table = nn.Embedding.from_pretrained(self._first_prompts(seed), freeze=False)
         self.register_buffer("marks", self._marks(), persistent=False)
@@ -134,6 +136,8 @@ class ReportGenerator(EvaluatedModule):
             if adapters
             else NoAdapters(backbone.model)
         )
+        fuses = own_attention and can_fuse(backbone.model)
+        self.fused = FusedDecoder(backbone.model, self.adapters) if fuses else None
         self._segments = {
             name: self._ids(backbone.template[name], bos=name == "prefix")
             for name in ("prefix", "suffix", "instruction")
@@ -205,28 +209,51 @@ class ReportGenerator(EvaluatedModule):
             parts.append((self.prompt_table(codes) + marks).to(dtype))  # (B, 14, hidden)
         return torch.cat([*parts, fixed["instruction"]], 1)  # (B, P, hidden)
 
-    def decode(self, prefix: Tensor, reports: Tensor, present: Tensor | None = None) -> Decoded:
+    def decode(
+        self,
+        prefix: Tensor,
+        reports: Tensor,
+        kept: Tensor | None = None,
+        present: Tensor | None = None,
+        alone: bool = False,
+    ) -> Decoded:
         """Run the decoder over prefix and reports (teacher forcing).
 
-        Logits are computed at the T report positions only, not over the prefix.
+        Logits are computed at the K report tokens only, not over prefix and padding.
 
         Args:
             prefix: (B, P, hidden).
             reports: (B, T) token ids ending in EOS, right-padded with anything.
+            kept: (B, T) bool, false at that padding; K true in all. None where no report is padded.
             present: (B, P) bool, false where a shorter prefix is padded at its left; None where none is.
+            alone: whether each row is computed by itself, so that it has a gradient of its own.
         """
+        kept = torch.ones_like(reports, dtype=torch.bool) if kept is None else kept
         embedded = self._table()(reports).to(prefix.dtype)  # (B, T, hidden)
         # the last report token is never an input: nothing after it is predicted
         inputs = torch.cat([prefix, embedded[:, :-1]], 1)  # (B, P + T - 1, hidden)
+        model = self.backbone.model
+        fused = None if alone else self._fused_decoder()
+        if fused is not None:
+            before = torch.ones_like(prefix[..., 0], dtype=torch.bool) if present is None else present
+            computed = torch.cat([before, kept[:, 1:]], 1)  # (B, P + T - 1)
+            # position P - 1 predicts token 0
+            wanted = torch.cat([torch.zeros_like(before[:, 1:]), kept], 1)  # (B, P + T - 1)
+            hidden = fused.states(inputs, computed, wanted)  # (K, hidden)
+            logits = model.get_output_embeddings()(hidden).float()  # (K, vocabulary)
+            return Decoded(scaled_logits(logits, model.config), hidden.float())
         positions = {} if present is None else self._mask_and_positions(present, inputs.shape[1])
         with autocast(self.backbone.precision, str(self.device)):
-            model = self.backbone.model
             hidden = model.get_decoder()(
                 inputs_embeds=inputs, use_cache=False, **positions
             ).last_hidden_state  # (B, P + T - 1, hidden)
-            hidden = hidden[:, prefix.shape[1] - 1 :]  # (B, T, hidden): position P - 1 predicts token 0
-            logits = model.get_output_embeddings()(hidden).float()  # (B, T, vocabulary)
+            hidden = hidden[:, prefix.shape[1] - 1 :][kept]  # (K, hidden)
+            logits = model.get_output_embeddings()(hidden).float()  # (K, vocabulary)
         return Decoded(scaled_logits(logits, model.config), hidden.float())
+
+    def _fused_decoder(self) -> FusedDecoder | None:
+        """Return it, where all that the decoder computes now is frozen matrices and pairs of low rank."""
+        return self.fused if self.fused is not None and self.fused.available() else None
 
     def _mask_and_positions(self, present: Tensor, length: int) -> dict[str, Tensor]:
         """Return the mask (B, length), and positions from each row's first token if the decoder takes any."""
@@ -242,8 +269,9 @@ class ReportGenerator(EvaluatedModule):
         images: (batch, 1, H, W); reports: (batch, T) ids; targets: the same, -100 where padded.
         """
         features = self.encode_images(images)
-        decoded = self.decode(self.prefix(features, features.logits.argmax(-1)), reports)
-        return F.cross_entropy(decoded.logits.flatten(0, 1), targets.flatten())
+        kept = targets != IGNORED
+        decoded = self.decode(self.prefix(features, features.logits.argmax(-1)), reports, kept)
+        return F.cross_entropy(decoded.logits, targets[kept])
 
     @torch.no_grad()
     def generate(

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from medflare.learners.fedmrg import losses
+from medflare.learners.fedmrg.training import Batch
 from medflare.models.padding import IGNORED, pad
 from medflare.models.report_generator import Decoded
 
@@ -54,17 +55,16 @@ def test_a_single_image_without_bank_has_no_contrast() -> None:
 
 
 def decoded(generator: torch.Generator) -> Decoded:
-    return Decoded(torch.randn(2, 5, 7, generator=generator), torch.randn(2, 5, 3, generator=generator))
+    return Decoded(torch.randn(8, 7, generator=generator), torch.randn(8, 3, generator=generator))
 
 
 def test_distillation_is_zero_between_equals_and_detaches_the_teacher() -> None:
     generator = torch.Generator().manual_seed(1)
     student, teacher = decoded(generator), decoded(generator)
-    targets = torch.zeros(2, 5, dtype=torch.long)
-    assert losses.distillation(student, student, targets).item() == pytest.approx(0.0, abs=1e-6)
+    assert losses.distillation(student, student).item() == pytest.approx(0.0, abs=1e-6)
     for tensor in (student.logits, student.hidden, teacher.logits, teacher.hidden):
         tensor.requires_grad_()
-    losses.distillation(student, teacher, targets).backward()
+    losses.distillation(student, teacher).backward()
     assert student.logits.grad is not None
     assert teacher.logits.grad is None
     assert teacher.hidden.grad is None
@@ -74,27 +74,24 @@ def test_distillation_is_zero_between_equals_and_detaches_the_teacher() -> None:
 def test_distillation_matches_torch_per_report_token(direction: str) -> None:
     generator = torch.Generator().manual_seed(2)
     student, teacher = decoded(generator), decoded(generator)
-    targets = torch.zeros(2, 5, dtype=torch.long)
-    targets[1, 3:] = IGNORED
-    kept = targets != IGNORED
-    s, t = (F.log_softmax(d.logits[kept] / 2, -1) for d in (student, teacher))
+    s, t = (F.log_softmax(d.logits / 2, -1) for d in (student, teacher))
     a, b = (s, t) if direction == "teacher_student" else (t, s)
     expected = 4 * F.kl_div(a, b, log_target=True, reduction="batchmean")
-    expected += (1 - F.cosine_similarity(student.hidden[kept], teacher.hidden[kept])).mean()
-    assert losses.distillation(student, teacher, targets, 2.0, direction).item() == pytest.approx(
+    expected += (1 - F.cosine_similarity(student.hidden, teacher.hidden)).mean()
+    assert losses.distillation(student, teacher, 2.0, direction).item() == pytest.approx(
         expected.item(), rel=1e-5
     )  # type: ignore[arg-type]
 
 
-def test_language_loss_ignores_padding() -> None:
-    generator = torch.Generator().manual_seed(3)
-    out = decoded(generator)
+def test_the_words_of_a_batch_are_all_tokens_but_the_padding() -> None:
     ids, targets = pad([[1, 2, 3], [4, 5, 6, 2, 1]])
     assert ids.shape == targets.shape == (2, 5)
     assert (targets[0, 3:] == IGNORED).all()
-    changed = Decoded(out.logits.clone(), out.hidden)
-    changed.logits[0, 3:] = 100 * torch.randn(2, 7, generator=generator)
-    assert losses.language(out, targets) == losses.language(changed, targets)
+    batch = Batch(torch.zeros(2, 1, 8, 8), targets, ids, torch.zeros(2, 14, dtype=torch.long))
+    assert batch.words.tolist() == [1, 2, 3, 4, 5, 6, 2, 1]
+    out = decoded(torch.Generator().manual_seed(3))
+    expected = -F.log_softmax(out.logits, -1)[range(8), batch.words].mean()
+    assert losses.language(out, batch.words).item() == pytest.approx(expected.item())
 
 
 def test_diagnosis_is_the_mean_over_conditions() -> None:

@@ -53,6 +53,7 @@ def test_decode_equals_the_familys_own_forward_pass(family: str, tmp_path: Path)
     table = model.backbone.model.get_input_embeddings()
     teacher_forced = model.backbone.model(inputs_embeds=torch.cat([prefix, table(reports)], 1)).logits
     logits = model.decode(prefix, reports).logits
-    assert torch.allclose(logits, teacher_forced[:, prefix.shape[1] - 1 : -1], atol=1e-4)
+    expected = teacher_forced[:, prefix.shape[1] - 1 : -1].flatten(0, 1)
+    assert torch.allclose(logits, expected, atol=1e-4)
     texts, _ = model.generate(torch.rand(2, 1, 32, 32), DecodingSettings(max_new_tokens=3, min_new_tokens=0))
     assert len(texts) == 2

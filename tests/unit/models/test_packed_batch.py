@@ -34,7 +34,7 @@ def test_every_beginning_is_computed_once_and_no_token_is_padding() -> None:
     packed = pack([row.ids for row in ROWS], [row.start for row in ROWS], "cpu")
     beginnings = {row.ids[:end] for row in ROWS for end in range(1, len(row.ids))}
     assert packed.ids.shape == (1, len(beginnings)) == packed.positions.shape
-    along = [[int(packed.ids[0, node]) for node in path] for path in packed.paths]
+    along = [[int(packed.ids[0, node]) for node in path] for path in packed.rows.paths]
     assert all(path[: len(row.ids) - 1] == list(row.ids[:-1]) for path, row in zip(along, ROWS, strict=True))
     assert packed.targets.tolist() == [token for row in ROWS for token in row.ids[row.start :]]
 

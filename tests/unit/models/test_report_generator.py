@@ -52,8 +52,12 @@ def test_logits_are_those_of_a_plain_forward_pass(model: ReportGenerator) -> Non
     table = model.backbone.model.get_input_embeddings()
     logits = model.backbone.model(inputs_embeds=torch.cat([prefix, table(reports)], 1)).logits
     expected = logits[:, prefix.shape[1] - 1 : -1]
-    assert torch.allclose(decoded.logits, expected, atol=1e-5)
-    assert decoded.hidden.shape == (3, 7, model.backbone.hidden)
+    assert torch.allclose(decoded.logits, expected.flatten(0, 1), atol=1e-5)
+    assert decoded.hidden.shape == (3 * 7, model.backbone.hidden)
+    kept = torch.arange(7) < torch.tensor([[7], [2], [5]])
+    short = model.decode(prefix, reports, kept)
+    assert torch.allclose(short.logits, expected[kept], atol=1e-5)
+    assert short.hidden.shape == (14, model.backbone.hidden)
 
 
 def test_gradients_reach_everything_that_travels_and_nothing_frozen(model: ReportGenerator) -> None:

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from medflare.models.padding import IGNORED
 from medflare.models.report_generator import Decoded
 
 
@@ -47,15 +46,14 @@ def diagnosis(logits: Tensor, codes: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1), codes.flatten())
 
 
-def language(decoded: Decoded, targets: Tensor) -> Tensor:
-    """Mean negative log-likelihood per report token (Eq. 1). targets: (N, T), IGNORED where padded."""
-    return F.cross_entropy(decoded.logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+def language(decoded: Decoded, words: Tensor) -> Tensor:
+    """Mean negative log-likelihood per report token (Eq. 1). words: (K,) the tokens."""
+    return F.cross_entropy(decoded.logits, words)
 
 
 def distillation(
     student: Decoded,
     teacher: Decoded,
-    targets: Tensor,
     temperature: float = 2.0,
     kl_direction: Literal["teacher_student", "student_teacher"] = "teacher_student",
     cosine_weight: float = 1.0,
@@ -67,10 +65,9 @@ def distillation(
     The teacher is detached (MRG-10); KL(teacher‖student) unless turned around (MRG-9); averaged over report
     tokens, not over the batch alone (MRG-11).
     """
-    kept = targets != IGNORED
-    log_s = F.log_softmax(student.logits[kept] / temperature, -1)
-    log_t = F.log_softmax(teacher.logits[kept].detach() / temperature, -1)
+    log_s = F.log_softmax(student.logits / temperature, -1)  # (K, vocabulary)
+    log_t = F.log_softmax(teacher.logits.detach() / temperature, -1)
     given, other = (log_t, log_s) if kl_direction == "teacher_student" else (log_s, log_t)
     divergence = (given.exp() * (given - other)).sum(-1).mean()
-    cosine = F.cosine_similarity(student.hidden[kept], teacher.hidden[kept].detach(), dim=-1).mean()
+    cosine = F.cosine_similarity(student.hidden, teacher.hidden.detach(), dim=-1).mean()
     return cosine_weight * (1 - cosine) + temperature**2 * divergence

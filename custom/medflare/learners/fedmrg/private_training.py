@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from medflare.learners.fedmrg.settings import FedMRGSettings
 from medflare.learners.fedmrg.training import Batch, DualAdapterTraining
 from medflare.models.adapters.base import GENERIC
-from medflare.models.padding import IGNORED
 from medflare.models.report_generator import ReportGenerator
 
 Load = Callable[[list[int]], Batch]
@@ -47,9 +46,10 @@ def image_losses(training: DualAdapterTraining, batch: Batch, generator: torch.G
     model, settings = training.model, training.settings
     features = model.encode_images(batch.views)
     prompts = training.prompt_codes(features, batch.codes, generator)
-    logits = model.decode(model.prefix(features, prompts), batch.reports).logits  # (N, T, vocabulary)
-    tokens = F.cross_entropy(logits.transpose(1, 2), batch.targets, ignore_index=IGNORED, reduction="none")
-    losses = tokens.sum(1) / (batch.targets != IGNORED).sum(1)  # (N, T) -> (N,)
+    prefix, kept = model.prefix(features, prompts), batch.kept
+    logits = model.decode(prefix, batch.reports, kept, alone=True).logits  # (K, vocabulary)
+    tokens = F.cross_entropy(logits, batch.words, reduction="none")
+    losses = tokens.new_zeros(kept.shape).masked_scatter(kept, tokens).sum(1) / kept.sum(1)  # (N,)
     if settings.classification:
         codes = F.cross_entropy(features.logits.flatten(0, 1), batch.codes.flatten(), reduction="none")
         losses = losses + settings.lambda_cls * codes.view(len(losses), -1).mean(1)

@@ -19,6 +19,7 @@ from medflare.learners.fedmrg.memory_bank import MemoryBank
 from medflare.learners.fedmrg.settings import FedMRGSettings
 from medflare.learners.optim import adamw
 from medflare.models.adapters.base import ANCHOR, GENERIC, SPECIALISED
+from medflare.models.padding import IGNORED
 from medflare.models.report_generator import Decoded, ReportGenerator, VisualFeatures
 
 
@@ -37,6 +38,16 @@ class Batch:
     targets: Tensor
     reports: Tensor
     codes: Tensor
+
+    @property
+    def kept(self) -> Tensor:
+        """(N, T) bool, false at the padding."""
+        return self.targets != IGNORED
+
+    @property
+    def words(self) -> Tensor:
+        """The K tokens of all reports, row by row, (K,)."""
+        return self.targets[self.kept]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +152,7 @@ class DualAdapterTraining:
         elif s.dual and s.distil_to_generic:
             teacher = self._teach(self.specialised, batch, features, prompts)
         student = self._student(batch, features, prompts, self.generic, GENERIC)
-        generic = self._adapter_loss(student, teacher, batch.targets)
+        generic = self._adapter_loss(student, teacher, batch.words)
         loss = image.loss + generic.loss
         # Only communicated adapters have a penalty (AdaLoRA's orthogonality); step 2 trains none of them.
         self._step(loss + self.model.adapters.penalty(), self.shared_optimiser)
@@ -188,7 +199,7 @@ class DualAdapterTraining:
             # step 1 has let A_g alone learn: without this no gradient would reach A_s
             names, scales = self.specialised.names, self.specialised.scales
             self.model.adapters.use(names, train=(SPECIALISED,), scales=scales)
-        specialised = self._adapter_loss(student, teacher, batch.targets)
+        specialised = self._adapter_loss(student, teacher, batch.words)
         self._step(image_loss + specialised.loss, *optimisers)
         return specialised
 
@@ -204,20 +215,20 @@ class DualAdapterTraining:
         prefix = self.model.prefix(features, prompts)  # (N, P, hidden)
         if train == SPECIALISED and self.settings.encoder_update == "first":
             prefix = prefix.detach()  # A_s alone moves
-        return self.model.decode(prefix, batch.reports)  # logits (N, T, vocabulary), hidden (N, T, h)
+        return self.model.decode(prefix, batch.reports, batch.kept)  # logits (K, vocabulary), hidden (K, h)
 
-    def _adapter_loss(self, student: Decoded, teacher: Decoded | None, targets: Tensor) -> AdapterLoss:
+    def _adapter_loss(self, student: Decoded, teacher: Decoded | None, words: Tensor) -> AdapterLoss:
         """Return L_LM + λ_kd L_kd.
 
         Args:
             teacher: outputs of the other adapter for the same reports; None for no distillation.
-            targets: (N, T).
+            words: (K,).
         """
-        loss = losses.language(student, targets)
+        loss = losses.language(student, words)
         language, distillation = loss.item(), None
         if teacher is not None:
             s = self.settings
-            kd = losses.distillation(student, teacher, targets, s.kd_temperature, s.kl_direction, s.kd_cosine)
+            kd = losses.distillation(student, teacher, s.kd_temperature, s.kl_direction, s.kd_cosine)
             loss, distillation = loss + s.lambda_kd * kd, kd.item()
         return AdapterLoss(loss, language, distillation, student)
 
@@ -225,7 +236,8 @@ class DualAdapterTraining:
     def _teach(self, active: Active, batch: Batch, features: VisualFeatures, prompts: Tensor) -> Decoded:
         """Return the outputs of the adapters in `active`, none of which learns, for the batch's reports."""
         self.model.adapters.use(active.names, scales=active.scales)
-        return self.model.decode(self.model.prefix(features.detach(), prompts), batch.reports)
+        prefix = self.model.prefix(features.detach(), prompts)
+        return self.model.decode(prefix, batch.reports, batch.kept)
 
     def image_loss(self, encoded: tuple[Tensor, Tensor], codes: Tensor) -> tuple[VisualFeatures, ImageLoss]:
         """Return the features of the first views, and the losses of the image side.

@@ -27,6 +27,7 @@ from medflare.models.adapters.base import GENERIC
 from medflare.models.backbone import device_of, load_backbone
 from medflare.models.generators.promptmrg import PromptMRG
 from medflare.models.generators.retrieval import ReportBank, report_features
+from medflare.models.padding import IGNORED
 from medflare.models.report_generator import ADAPTER_PREFIX, export_settings, parameter_counts
 
 PAPER = {
@@ -127,8 +128,9 @@ class PromptMRGLearner(GeneratorLearner):
         images, reports, targets = self._load(rows, generator)
         codes = self.samples.codes[rows].to(self.model.device)
         features = self.model.encode_images(images, self.patients[rows])
-        decoded = self.model.decode(self.model.prefix(features, codes), reports)
-        words = F.cross_entropy(decoded.logits.flatten(0, 1), targets.flatten())
+        kept = targets != IGNORED
+        decoded = self.model.decode(self.model.prefix(features, codes), reports, kept)
+        words = F.cross_entropy(decoded.logits, targets[kept])
         logits = features.logits
         if self.settings.logit_adjustment != "none":
             logits = adjusted(logits, self.base.to(logits.device))

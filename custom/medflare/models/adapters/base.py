@@ -26,12 +26,19 @@ TensorSpec = dict[str, tuple[tuple[int, ...], torch.dtype]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LowRankPair:
-    """The term that LoRA adds to the frozen layer `base`: scale · (x Aᵀ) Bᵀ, A (ρ, in) and B (out, ρ)."""
+    """The term that LoRA adds to a frozen layer: scale · (x Aᵀ) Bᵀ, A (ρ, in) and B (out, ρ)."""
 
-    base: Any
     a: torch.nn.Parameter
     b: torch.nn.Parameter
     scale: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AdaptedLayer:
+    """A layer with adapters: the frozen matrix `base`, and the terms of all adapters in use."""
+
+    base: Any
+    pairs: tuple[LowRankPair, ...]
 
 
 class AdapterSettings(Protocol):
@@ -103,8 +110,8 @@ class AdapterSet(ABC):
         """
         return nullcontext()
 
-    def low_rank_pairs(self) -> Mapping[Any, LowRankPair] | None:
-        """Return the pair of each adapted layer where these are all that the adapters in use compute.
+    def adapted_layers(self) -> Mapping[Any, AdaptedLayer] | None:
+        """Return each adapted layer's terms where these are all that the adapters in use compute.
 
         None where they compute anything else, or the frozen layers are not plain matrices.
         """

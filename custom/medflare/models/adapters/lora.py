@@ -16,7 +16,7 @@ from torch import Tensor
 
 from medflare.core.config import Settings
 from medflare.core.errors import ConfigError
-from medflare.models.adapters.base import LowRankPair, PeftMethod
+from medflare.models.adapters.base import AdaptedLayer, LowRankPair, PeftMethod
 from medflare.models.adapters.layer_adapters import LayerAdapters
 
 MOST_ALPHA = 1e6
@@ -95,19 +95,19 @@ class LoraAdapters(LayerAdapters):
                 base.weight.data = weight
                 layer.merged_adapters.clear()
 
-    def low_rank_pairs(self) -> Mapping[Any, LowRankPair] | None:
-        alone = all(len(layer.active_adapters) == 1 and not layer.merged for layer in self._layers)
-        if self.dropout or self._quantised or not alone:
+    def adapted_layers(self) -> Mapping[Any, AdaptedLayer] | None:
+        changed = any(layer.merged or layer.disable_adapters for layer in self._layers)
+        if self.dropout or self._quantised or changed:
             return None
-        active = [(layer, layer.active_adapters[0]) for layer in self._layers]
         return {
-            layer: LowRankPair(
+            layer: AdaptedLayer(
                 layer.get_base_layer(),
-                layer.lora_A[name].weight,
-                layer.lora_B[name].weight,
-                layer.scaling[name],
+                tuple(
+                    LowRankPair(layer.lora_A[n].weight, layer.lora_B[n].weight, layer.scaling[n])
+                    for n in layer.active_adapters
+                ),
             )
-            for layer, name in active
+            for layer in self._layers
         }
 
     @property

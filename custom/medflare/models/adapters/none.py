@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 
-from medflare.models.adapters.base import AdapterSet
+from medflare.models.adapters.base import AdaptedLayer, AdapterSet
 
 
 class NoAdapters(AdapterSet):
@@ -21,6 +21,9 @@ class NoAdapters(AdapterSet):
         self, active: Iterable[str], train: Iterable[str] = (), scales: dict[str, float] | None = None
     ) -> None:
         return
+
+    def adapted_layers(self) -> Mapping[Any, AdaptedLayer]:
+        return {}
 
     def parameters(self, name: str) -> list[torch.nn.Parameter]:
         return []
