@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from medflare.models.encoders import EncoderSettings, VisualEncoder
 from medflare.models.evaluation_mode import EvaluatedModule
 from medflare.models.fused_decoder import FusedDecoder, can_fuse
 from medflare.models.padding import IGNORED
+from medflare.models.token_losses import Softened, word_loss
 
 ADAPTER_PREFIX = "adapter."
 
@@ -98,9 +99,16 @@ class Decoded:
 
     logits: Tensor
     hidden: Tensor
+    _softened: dict[float, Softened] = field(default_factory=dict)
 
     def detach(self) -> Decoded:
-        return Decoded(self.logits.detach(), self.hidden.detach())
+        return Decoded(self.logits.detach(), self.hidden.detach(), self._softened)
+
+    def softened(self, temperature: float) -> Softened:
+        """Return the distributions at a temperature, which a student and a later teacher share."""
+        if temperature not in self._softened:
+            self._softened[temperature] = Softened.of(self.logits, temperature)
+        return self._softened[temperature]
 
 
 class ReportGenerator(EvaluatedModule):
@@ -271,7 +279,7 @@ class ReportGenerator(EvaluatedModule):
         features = self.encode_images(images)
         kept = targets != IGNORED
         decoded = self.decode(self.prefix(features, features.logits.argmax(-1)), reports, kept)
-        return F.cross_entropy(decoded.logits, targets[kept])
+        return word_loss(decoded.logits, targets[kept])
 
     @torch.no_grad()
     def generate(

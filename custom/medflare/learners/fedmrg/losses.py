@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from medflare.models.report_generator import Decoded
+from medflare.models.token_losses import divergence, word_loss
 
 
 def contrastive(
@@ -48,7 +49,7 @@ def diagnosis(logits: Tensor, codes: Tensor) -> Tensor:
 
 def language(decoded: Decoded, words: Tensor) -> Tensor:
     """Mean negative log-likelihood per report token (Eq. 1). words: (K,) the tokens."""
-    return F.cross_entropy(decoded.logits, words)
+    return word_loss(decoded.logits, words)
 
 
 def distillation(
@@ -65,9 +66,7 @@ def distillation(
     The teacher is detached (MRG-10); KL(teacher‖student) unless turned around (MRG-9); averaged over report
     tokens, not over the batch alone (MRG-11).
     """
-    log_s = F.log_softmax(student.logits / temperature, -1)  # (K, vocabulary)
-    log_t = F.log_softmax(teacher.logits.detach() / temperature, -1)
-    given, other = (log_t, log_s) if kl_direction == "teacher_student" else (log_s, log_t)
-    divergence = (given.exp() * (given - other)).sum(-1).mean()
+    softened = (one.softened(temperature) for one in (student, teacher))
+    kl = divergence(student.logits, *softened, temperature, kl_direction == "student_teacher")
     cosine = F.cosine_similarity(student.hidden, teacher.hidden.detach(), dim=-1).mean()
-    return cosine_weight * (1 - cosine) + temperature**2 * divergence
+    return cosine_weight * (1 - cosine) + temperature**2 * kl

@@ -29,6 +29,7 @@ from medflare.models.generators.promptmrg import PromptMRG
 from medflare.models.generators.retrieval import ReportBank, report_features
 from medflare.models.padding import IGNORED
 from medflare.models.report_generator import ADAPTER_PREFIX, export_settings, parameter_counts
+from medflare.models.token_losses import word_loss
 
 PAPER = {
     "configuration": "ResNet-101, Llama-2-7B, LoRA of rank 16 on q and v projections, retrieval of width 512",
@@ -130,7 +131,7 @@ class PromptMRGLearner(GeneratorLearner):
         features = self.model.encode_images(images, self.patients[rows])
         kept = targets != IGNORED
         decoded = self.model.decode(self.model.prefix(features, codes), reports, kept)
-        words = F.cross_entropy(decoded.logits, targets[kept])
+        words = word_loss(decoded.logits, targets[kept])
         logits = features.logits
         if self.settings.logit_adjustment != "none":
             logits = adjusted(logits, self.base.to(logits.device))
