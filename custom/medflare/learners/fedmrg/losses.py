@@ -66,7 +66,7 @@ def distillation(
     The teacher is detached (MRG-10); KL(teacher‖student) unless turned around (MRG-9); averaged over report
     tokens, not over the batch alone (MRG-11).
     """
-    softened = (one.softened(temperature) for one in (student, teacher))
-    kl = divergence(student.logits, *softened, temperature, kl_direction == "student_teacher")
+    pupil, other = student.softened(temperature), teacher.softened(temperature)
+    kl = divergence(student.logits, pupil, other, temperature, kl_direction == "student_teacher")
     cosine = F.cosine_similarity(student.hidden, teacher.hidden.detach(), dim=-1).mean()
     return cosine_weight * (1 - cosine) + temperature**2 * kl
