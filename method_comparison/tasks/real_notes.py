@@ -92,6 +92,7 @@ class NotesMethod(Settings):
         pooled: the notes of all sites as those of one.
         corrupted: most labels of one site's entities are wrong.
         exchanges: of updates in each round's passes over the notes, so that sites train less between two.
+        precision: of the frozen model.
     """
 
     learner: Literal["fed_medlora", "token_classification"] = "fed_medlora"
@@ -102,6 +103,7 @@ class NotesMethod(Settings):
     rule_settings: dict[str, Any] = Field(default_factory=dict)
     # Left out where it changes nothing, so that results from before it are those of the same settings.
     exchanges: int = Field(default=1, ge=1, exclude_if=lambda value: value == 1)
+    precision: Literal["auto", "nf4"] = Field(default="auto", exclude_if=lambda value: value == "auto")
 
 
 class NoteExtraction(ComparisonTask[RealNotes, NotesMethod]):
@@ -222,7 +224,7 @@ def _site(unit: Unit[RealNotes, NotesMethod], name: str, *folders: str, **more: 
     if unit.partition == ENTITIES:
         more = {"tasks": ("ner",)} | more
     cohorts = tuple(CohortConfig(format="notes_jsonl", root=base / part, **more) for part in folders)
-    backbone = BackboneConfig(folder=folder, precision="fp32" if encoder else "auto")
+    backbone = BackboneConfig(folder=folder, precision="fp32" if encoder else unit.own.precision)
     return SiteConfig(name=name, cohort=cohorts, backbone=backbone, threads=settings.threads)
 
 
