@@ -105,6 +105,8 @@ def test_a_preset_takes_the_place_of_the_jobs_settings_and_options_come_on_top()
     assert (paper.controller["num_rounds"], paper.controller["uplink"]) == (2, "float32")
     with pytest.raises(ConfigError, match="preset is 'fast'; fed_medlora has recommended, paper, instruct"):
         override(job, {"preset": "fast"})
+    with pytest.raises(ConfigError, match="preset is '\\['paper'\\]'"):
+        override(job, {"preset": ["paper"]})
 
 
 PAPER: dict[str, dict[str, object]] = {

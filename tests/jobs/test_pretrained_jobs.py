@@ -85,6 +85,7 @@ def test_a_pretrained_backbone_gets_the_settings_for_it_and_trains(
     variant = {"settings.variant": "pooled_baseline"} if name == "fedtar" else {}  # needs no other site
     wanted = with_preset(job, {**COHORTS[name][1], **variant}, sites, told.append)
     assert [event["phase"] for event in told] == ["preset"]
+    assert ("Each round becomes 4" in told[0]["reason"]) == (name == "fed_medlora")
     changed = override(job, wanted)
     settings = get_method(job.method).resolve(changed.settings)
     assert (settings.preset, settings.learning_rate) == ("instruct", 5e-4)

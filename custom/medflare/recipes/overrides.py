@@ -43,8 +43,9 @@ def override(job: Job, changes: Mapping[str, Any]) -> Job:
     """
     changes = dict(changes)
     if "preset" in changes:
-        job, whole_job = _with_preset(job, changes.pop("preset"), changes)
-        changes = {**whole_job, **changes}
+        name = changes.pop("preset")
+        job, whole_job = _with_preset(job, name)
+        changes = {**whole_job, **rule_changes(job, name, changes), **changes}
     exchanges = changes.pop(EXCHANGES, 1)
     if "workflow" in changes:
         job = _in_workflow(job, str(changes.pop("workflow")))
@@ -80,12 +81,21 @@ def override(job: Job, changes: Mapping[str, Any]) -> Job:
     return _in_exchanges(replace(job, **blocks), exchanges)
 
 
-def _with_preset(job: Job, name: Any, changes: Mapping[str, Any]) -> tuple[Job, dict[str, Any]]:
-    """Return the job with a preset's settings, and what the preset changes beside them.
+def rule_changes(job: Job, name: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a preset changes for the job's rule, with the keys of `override`.
 
     Args:
-        changes: the others that were asked for.
+        name: of the preset; changes: the others that were asked for.
     """
+    if name == OF_THE_JOB:
+        return {}
+    rule = changes.get("rule", job.aggregation.get("rule"))
+    found = dict(get_method(job.method).rule_presets.get(name, {}).get(rule, {}))
+    return {} if "rule" in found and not _rule_is_free(job, found, changes) else found
+
+
+def _with_preset(job: Job, name: Any) -> tuple[Job, dict[str, Any]]:
+    """Return the job with a preset's settings, and what the preset changes beside them and the rule."""
     if name == OF_THE_JOB:
         return job, {}
     method = get_method(job.method)
@@ -94,11 +104,7 @@ def _with_preset(job: Job, name: Any, changes: Mapping[str, Any]) -> tuple[Job, 
         value = lookup(job.settings, key)
         if value is not None:
             _set(settings, key, copy.deepcopy(value))
-    rule = changes.get("rule", job.aggregation.get("rule"))
-    for_rule = dict(method.rule_presets.get(name, {}).get(rule, {}))
-    if "rule" in for_rule and not _rule_is_free(job, for_rule, changes):
-        for_rule = {}
-    return replace(job, settings=settings), {**whole_job, **for_rule}
+    return replace(job, settings=settings), whole_job
 
 
 def _rule_is_free(job: Job, for_rule: Mapping[str, Any], changes: Mapping[str, Any]) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 from medflare.data.settings.site import SiteConfig
 from medflare.learners.registry import get_method
 from medflare.recipes.job import Job
-from medflare.recipes.overrides import OF_THE_JOB
+from medflare.recipes.overrides import EXCHANGES, OF_THE_JOB, rule_changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,15 @@ def choose_preset(
     return ChosenPreset(
         name,
         f"{name}, because {largest} has {folders[largest].name} with {sizes[largest]:,} parameters, and the "
-        f"job's own rate {rate:g} is for the embedded model; --set preset={OF_THE_JOB} keeps the job's own",
+        f"job's own rate {rate:g} is for the embedded model; --set preset={OF_THE_JOB} keeps the job's own"
+        + _divided(rule_changes(job, name, changes) | dict(changes)),
     )
+
+
+def _divided(changes: Mapping[str, Any]) -> str:
+    """Return in words that a round is shown as several."""
+    exchanges = changes.get(EXCHANGES, 1)
+    return "" if exchanges == 1 else f". Each round becomes {exchanges}, of as much less training"
 
 
 def with_preset(
