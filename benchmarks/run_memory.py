@@ -5,8 +5,8 @@
     ONEDNN_PRIMITIVE_CACHE_CAPACITY=1024 MALLOC_ARENA_MAX=16 python benchmarks/run_memory.py -- ...
 
 The second line takes back what `recipes.simulator_process` bounds. The memory is the sum of the processes'
-proportional set sizes, so that what they share counts once; the most of it, and the most of a single
-process, are looked at every two seconds. It needs Linux.
+proportional set sizes, so that what they share counts once, looked at every two seconds. Printed are the
+most of each process, whenever that was, and the most of all together. It needs Linux.
 """
 
 from __future__ import annotations
@@ -48,18 +48,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Memory and processor time of a command and its processes.")
     parser.add_argument("command", nargs="+", help="after --")
     given = parser.parse_args()
-    started, most, largest = time.monotonic(), dict[str, int](), 0
+    started, most, peaks = time.monotonic(), 0, dict[str, int]()
     process = subprocess.Popen(given.command, env=os.environ)
     command = psutil.Process(process.pid)
     while process.poll() is None:
         sizes = proportional_bytes(descendants(command))
-        most, largest = max(most, sizes, key=lambda each: sum(each.values())), max([largest, *sizes.values()])
+        most = max(most, sum(sizes.values()))
+        peaks |= {name: max(size, peaks.get(name, 0)) for name, size in sizes.items()}
         time.sleep(SECONDS_BETWEEN)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    for name, size in sorted(most.items(), key=lambda item: -item[1]):
+    for name, size in sorted(peaks.items(), key=lambda item: -item[1]):
         print(f"{size / GB:6.2f} GB {name}")
     print(
-        f"{sum(most.values()) / GB:.2f} GB at most, {largest / GB:.2f} in one process; "
+        f"{most / GB:.2f} GB at most, {max(peaks.values(), default=0) / GB:.2f} in one process; "
         f"{used.ru_utime + used.ru_stime:.0f} s of processor time, {time.monotonic() - started:.0f} s"
     )
     return process.returncode
