@@ -185,6 +185,11 @@ def test_a_preset_keeps_the_rule_that_makes_a_job_what_it_is(name: str, preset: 
     check_job(changed)
 
 
+def test_a_rule_that_is_no_name_is_refused_with_a_preset_too() -> None:
+    with pytest.raises(ConfigError, match=r"rule is \['median'\]; expected one of bulyan"):
+        check_job(override(load(JOBS / "fed_medlora"), {"preset": "instruct", "rule": ["median"]}))
+
+
 def test_a_preset_gives_the_papers_values_of_a_rule_that_was_asked_for() -> None:
     job = override(load(JOBS / "fedvit_gpt2"), {"preset": "paper", "rule": "l_fedavg"})
     made = make_rule("l_fedavg", job.aggregation["rule_settings"]).settings.model_dump()

@@ -52,12 +52,17 @@ RENAMED: dict[str, str] = {"factors": "weighted_mean"}
 """Name of an earlier release -> today's name."""
 
 
-def rule_class(name: str) -> type[AggregationRule]:
+def rule_class(name: Any) -> type[AggregationRule]:
     """Return the class of a rule.
+
+    Args:
+        name: of a job, which may hold anything there.
 
     Raises:
         ConfigError: there is no such rule; lists the rules.
     """
+    if not isinstance(name, str):
+        raise ConfigError(f"rule is {name!r:.80}; expected one of {', '.join(sorted(RULES))}.")
     if name in RENAMED:
         raise ConfigError(f"aggregation rule '{name}' is now called '{RENAMED[name]}'. Rename it in the job.")
     if name not in RULES:

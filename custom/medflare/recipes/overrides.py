@@ -90,7 +90,8 @@ def rule_changes(job: Job, name: Any, changes: Mapping[str, Any]) -> dict[str, A
     if name == OF_THE_JOB:
         return {}
     rule = changes.get("rule", job.aggregation.get("rule"))
-    found = dict(get_method(job.method).rule_presets.get(name, {}).get(rule, {}))
+    by_rule = get_method(job.method).rule_presets.get(name, {})
+    found = dict(by_rule.get(rule, {})) if isinstance(rule, str) else {}  # another type is refused later
     return {} if "rule" in found and not _rule_is_free(job, found, changes) else found
 
 
