@@ -29,6 +29,29 @@ def test_bf16_of_several_tokens_is_computed_in_fp32_and_everything_else_as_it_is
     assert torch.equal(mixed, expected.to(dtype).transpose(1, 2))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("tokens", "masked"), [(1, "no"), (1, "bool"), (5, "bool"), (5, "added")])
+def test_few_tokens_of_generation_read_what_pytorch_reads(
+    dtype: torch.dtype, tokens: int, masked: str
+) -> None:
+    """Two groups of keys serve six heads; a row of padding stays finite."""
+    generator = torch.Generator().manual_seed(1)
+    query = torch.randn(3, 6, tokens, 16, generator=generator).to(dtype)
+    key, value = (torch.randn(3, 2, 9, 16, generator=generator).to(dtype) for _ in range(2))
+    seen = torch.rand(3, 1, tokens, 9, generator=generator) < 0.6
+    seen[..., 0], seen[2, :, 0] = True, masked == "no"
+    mask = {"no": None, "bool": seen, "added": torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, -1e30)}
+    with torch.no_grad():
+        mixed, _ = attention(CAUSAL, query, key, value, mask[masked], scaling=0.25)
+    every = [x.float().repeat_interleave(3, 1) for x in (key, value)]
+    visible = torch.ones_like(seen) if masked == "no" else seen
+    expected = F.scaled_dot_product_attention(query.float(), *every, attn_mask=visible, scale=0.25)
+    assert (mixed.dtype, mixed.shape) == (dtype, (3, tokens, 6, 16))
+    near = 1e-6 if dtype == torch.float32 else 0.02
+    torch.testing.assert_close(mixed[:2].float(), expected[:2].transpose(1, 2), atol=near, rtol=near)
+    assert mixed.isfinite().all()
+
+
 def test_a_decoder_in_bf16_computes_the_same_with_it() -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
 
