@@ -23,6 +23,7 @@ COPY = ROOT / "build" / "mutation"
 TESTS = {
     "aggregation": ["tests/unit/aggregation"],
     "selection": ["tests/unit/selection", "tests/unit/aggregation/test_battery.py"],
+    "differential_privacy": ["tests/unit/differential_privacy"],
     "secure_aggregation": ["tests/unit/secure_aggregation"],
     "learners": ["tests/unit/learners"],
 }
@@ -47,6 +48,8 @@ def main() -> int:
     modules = f"{given.what}/*" if given.what in TESTS else given.what
     if not given.what.endswith(".py") and given.what not in (*TESTS, "all"):
         parser.error(f"{given.what} is no file of a room")
+    if given.what.endswith(".py") and not (ROOT / "custom" / "medflare" / given.what).is_file():
+        parser.error(f"there is no file custom/medflare/{given.what}")
     survivors = []
     for room in rooms:
         pattern = f"{room}/*" if given.what == "all" else modules
