@@ -29,6 +29,9 @@ from medflare.models.packed_batch import PackedBatch, PackedRows, rows_alone
 
 ATTENTION_PROJECTIONS = ("q_proj", "k_proj", "v_proj")
 GATED_PROJECTIONS = ("gate_proj", "up_proj")
+SHAPES = 64
+"""Tokens of reports are computed in multiples of it: oneDNN keeps a compiled product for each number of rows,
+and a worker grew with every batch."""
 
 
 def can_fuse(model: Any) -> bool:
@@ -152,6 +155,7 @@ class FusedDecoder:
             embedded: (N, L, H); of each row only what is `present`, (N, L) bool, is computed.
             wanted: (N, L) bool, among what is present.
         """
+        present = filled_up(present)
         x = embedded[present].to(self.model.get_input_embeddings().weight.dtype)  # (M, H)
         positions = (present.cumsum(1) - 1)[present][None]  # (1, M)
         sources = wanted[present].nonzero().squeeze(1)  # (K,)
@@ -176,6 +180,16 @@ class FusedDecoder:
         if not parts or not all(part.current() for part in parts):
             self._blocks = [Block.of(layer, adapted) for layer in decoder.layers]
         return self._blocks
+
+
+def filled_up(present: Tensor) -> Tensor:
+    """Return present places (N, L) and some of the padding behind them: a multiple of SHAPES.
+
+    Nothing reads a place behind it, so results do not change. All padding where there is too little.
+    """
+    missing = -int(present.sum()) % SHAPES
+    behind = ~present & (present.cumsum(1) == present.sum(1, keepdim=True))  # (N, L)
+    return present | (behind & (behind.flatten().cumsum(0).view_as(behind) <= missing))
 
 
 def _normed(x: Tensor, norm: Any) -> Tensor:

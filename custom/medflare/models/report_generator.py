@@ -28,7 +28,7 @@ from medflare.models.attention import use_attention
 from medflare.models.backbone import Backbone, autocast
 from medflare.models.encoders import EncoderSettings, VisualEncoder
 from medflare.models.evaluation_mode import EvaluatedModule
-from medflare.models.fused_decoder import FusedDecoder, can_fuse
+from medflare.models.fused_decoder import SHAPES, FusedDecoder, can_fuse
 from medflare.models.padding import IGNORED
 from medflare.models.token_losses import Softened, word_loss
 
@@ -248,7 +248,8 @@ class ReportGenerator(EvaluatedModule):
             # position P - 1 predicts token 0
             wanted = torch.cat([torch.zeros_like(before[:, 1:]), kept], 1)  # (B, P + T - 1)
             hidden = fused.states(inputs, computed, wanted)  # (K, hidden)
-            logits = model.get_output_embeddings()(hidden).float()  # (K, vocabulary)
+            rows = F.pad(hidden, (0, 0, 0, -len(hidden) % SHAPES))
+            logits = model.get_output_embeddings()(rows)[: len(hidden)].float()  # (K, vocabulary)
             return Decoded(scaled_logits(logits, model.config), hidden.float())
         positions = {} if present is None else self._mask_and_positions(present, inputs.shape[1])
         with autocast(self.backbone.precision, str(self.device)):

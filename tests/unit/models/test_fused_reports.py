@@ -14,6 +14,7 @@ from medflare.models.adapters.base import ANCHOR, GENERIC, SPECIALISED
 from medflare.models.adapters.lora import ALL_PROJECTIONS, LoraSettings
 from medflare.models.backbone import load_backbone
 from medflare.models.encoders import EncoderSettings
+from medflare.models.fused_decoder import SHAPES, filled_up
 from medflare.models.report_generator import Decoded, ModelSettings, ReportGenerator
 
 ENCODER = EncoderSettings(name="small", weights="none", image_size=32, token_grid=2)
@@ -105,6 +106,22 @@ def test_adapters_take_turns_without_frozen_weights_being_joined_anew(tiny_backb
                 one.adapters.use(**used)
             assert torch.allclose(decoded(model).logits, decoded(plain).logits, atol=NEAR)
             assert model.fused._blocks[0].qkv.weight.data_ptr() == joined
+
+
+def test_tokens_are_filled_up_with_padding_behind_them_and_none_before() -> None:
+    present = torch.zeros(3, 60, dtype=torch.bool)
+    present[0, 4:30], present[1, :60], present[2, 10:20] = True, True, True  # 96 places
+    filled = filled_up(present)
+    assert int(filled.sum()) == 2 * SHAPES
+    assert bool((filled >= present).all())
+    assert not filled[0, :4].any()
+    assert not filled[2, :10].any()
+    added = filled & ~present
+    assert added[0, 30:60].all(), "row by row, behind what is there"
+    assert added[2].nonzero().flatten().tolist() == [20, 21]
+    short = torch.ones(1, 5, dtype=torch.bool)
+    assert torch.equal(filled_up(short), short), "no padding, nothing to fill up with"
+    assert torch.equal(filled_up(filled), filled)
 
 
 def test_rows_that_need_a_gradient_of_their_own_are_left_to_transformers(
