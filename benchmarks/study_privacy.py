@@ -205,11 +205,21 @@ def _spread(values: list[float], digits: int) -> str:
     return f"{mean} ± {half:.{digits}f}"
 
 
+def share_kept(results: dict[str, dict[str, Any]], arm: str, seed: str) -> float:
+    """Return what an arm gains in loss over the start, as a share of what ordinary training gains; nan
+    where that was not run."""
+    if f"plain:{seed}" not in results:
+        return float("nan")
+    start, plain, here = (results[f"{name}:{seed}"]["loss"] for name in ("start", "plain", arm))
+    return float((start - here) / (start - plain))
+
+
 def table(results: dict[str, dict[str, Any]], seeds: list[str]) -> str:
     """Return the table in Markdown: means and intervals over seeds."""
     lines = [
-        "| arm | noise multiplier | loss per token | right answers, % | CPU s a step |",
-        "|---|---|---|---|---|",
+        "| arm | noise multiplier | loss per token | share of the gain in loss kept | right answers, % | "
+        "CPU s a step |",
+        "|---|---|---|---|---|---|",
     ]
     for arm in ("start", *ARMS):
         found = [results[f"{arm}:{seed}"] for seed in seeds if f"{arm}:{seed}" in results]
@@ -217,9 +227,12 @@ def table(results: dict[str, dict[str, Any]], seeds: list[str]) -> str:
             continue
         loss, right = (_spread([one[key] * scale for one in found], digits) for key, scale, digits in KEYS)
         noise = f"{found[0]['noise']:.2f}" if found[0]["noise"] else "none"
+        kept = _spread([share_kept(results, arm, seed) for seed in seeds if f"{arm}:{seed}" in results], 2)
         seconds = statistics.fmean(one["step_seconds"] for one in found)
         title = TITLES.get(arm, "before training")
-        lines.append(f"| {title} | {noise} | {loss} | {right} | {f'{seconds:.2f}' if seconds else ''} |")
+        lines.append(
+            f"| {title} | {noise} | {loss} | {kept} | {right} | {f'{seconds:.2f}' if seconds else ''} |"
+        )
     return "\n".join(lines) + "\n"
 
 
