@@ -12,11 +12,14 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from medflare.core.data_order import batches
 from medflare.core.model_folders import stored_model
@@ -25,6 +28,7 @@ from medflare.data.settings.site import BackboneConfig, SiteConfig
 from medflare.learners.extraction.learner import ExtractionLearner, build
 from medflare.learners.text_task.shared_adapter import ADAPTER_PREFIX
 from medflare.models.adapters.base import GENERIC
+from medflare.models.attention import attention_of_few
 from medflare.models.padding import batches_by_length
 from medflare.models.text_model import TextModel, Written
 from medflare.tasks.extraction.examples import Example
@@ -125,6 +129,33 @@ def counted(model: TextModel) -> Callable[[], tuple[int, int]]:
     return lambda: (totals[0], totals[1])
 
 
+def attention_milliseconds() -> str:
+    """Return milliseconds of attention over 400 tokens for few new ones of 16 rows: 9 heads, 3 of keys."""
+    shown = ["| new tokens | transformers and PyTorch, ms | keys where they are, ms |", "|---:|---:|---:|"]
+    module: Any = SimpleNamespace(num_key_value_groups=3, is_causal=True)
+    for count in (1, 8):
+        query = torch.randn(16, 9, count, 64).to(torch.bfloat16)
+        key, value = (torch.randn(16, 3, 400, 64).to(torch.bfloat16) for _ in range(2))
+        mask = torch.ones(16, 1, count, 400, dtype=torch.bool).tril(400 - count)
+        ways: tuple[Callable[[], Any], ...] = (
+            partial(sdpa_attention_forward, module, query, key, value, mask),
+            partial(attention_of_few, query, key, value, mask),
+        )
+        with torch.no_grad():
+            shown.append(f"| {count} | {' | '.join(f'{1000 * least_seconds(way):.1f}' for way in ways)} |")
+    return "\n".join(shown)
+
+
+def least_seconds(work: Callable[[], Any], repeats: int = 20) -> float:
+    """Return the processor seconds of the fastest repetition."""
+    times = []
+    for _ in range(repeats):
+        began = time.process_time()
+        work()
+        times.append(time.process_time() - began)
+    return min(times)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -140,6 +171,7 @@ def main() -> None:
     parser.add_argument("--ways", default=",".join((GENERATE, FREE, COPY)))
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
+    print(attention_milliseconds(), flush=True)
     learner = build({"preset": "instruct"}, site(given), given.seed)
     prepare_adapter(learner, given)
     if not given.questions:

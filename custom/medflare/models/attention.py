@@ -3,9 +3,9 @@
 
 It is PyTorch's, as transformers calls it, with three differences. Rows that share their beginnings are
 computed along them (`packed_batch`). The few new tokens of a pass of generation are computed by two matrix
-products: PyTorch's kernel wants the keys of every head, copied at each pass, and takes 2 to 18 times as long.
-And bf16 that is to be differentiated is computed in fp32: PyTorch's kernel takes two to three times as long
-to differentiate bf16 at the lengths of reports.
+products: PyTorch's kernel wants the keys of every head, copied at each pass, and takes two to three times as
+long (benchmarks/generation.py). And bf16 that is to be differentiated is computed in fp32: PyTorch's kernel
+takes two to three times as long to differentiate bf16 at the lengths of reports.
 """
 
 from __future__ import annotations
