@@ -43,8 +43,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 """Preset -> settings that it changes before a job's own settings apply."""
 
 MOMENTUM: dict[str, Any] = {"exchanges": 4, "rule": "fedavgm", "rule_settings.beta1": 0.6}
-"""Four exchanges of updates in a round's pass, and server momentum: the same training, and much more of it
-arrives than in one plain mean of three sites (docs/results/real_notes.md)."""
+"""Four exchanges of updates in each round's passes, and server momentum. The two values were set once and
+not tuned; docs/results/real_notes.md has what they changed on real notes."""
 
 VARIANTS: dict[str, dict[str, Any]] = {"fed_medlora": {}, **SHARING}
 """Named combinations: the method, and ways of sharing LoRA's factors."""
