@@ -96,6 +96,16 @@ def public_data() -> Path:
     return folder
 
 
+@pytest.fixture
+def known_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Private training whose samples and noise are the same in every run, which only a test may have."""
+    from medflare.core.secure_random import SecureRandom
+
+    path = "medflare.differential_privacy.private_step.SecureRandom"
+    monkeypatch.setattr(path, lambda: SecureRandom(bytes(32)))
+    monkeypatch.setattr("medflare.learners.private_round.secret_seed", lambda: 0)
+
+
 @pytest.fixture(scope="session")
 def tiny_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Hugging Face folder of a two-layer Llama with random weights and the embedded tokenizer."""

@@ -18,7 +18,7 @@ from medflare.auditing.canaries import LIST, make_canaries, write_canaries
 from medflare.data.settings.site import load_site
 
 WORDS = ("lung", "heart", "liver", "edema", "clear", "right", "left", "small", "large", "node", "rib", "mild")
-STEPS = 40
+STEPS = 160
 SETTINGS: dict[str, Any] = {
     "lora": {"rank": 16, "lora_alpha": 32, "dropout": 0.0},
     "optimiser": {"batch": 24, "lr": 0.5},
@@ -81,10 +81,11 @@ def audited(tmp_path: Path, tiny_backbone: Path) -> Make:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("known_noise")
 def test_the_audit_of_a_run_is_large_without_noise_and_below_the_account_with_it(audited: Make) -> None:
     pytest.importorskip("opacus")
     bare, much = audited(0.35)
     bound, promised = audited(40.0)
     assert much > 50, "so little noise is none"
-    assert bare > 0.4 > promised, "the audit would tell a run without noise from one that keeps its promise"
+    assert bare > 1 > promised, "the audit would tell a run without noise from one that keeps its promise"
     assert bound <= promised

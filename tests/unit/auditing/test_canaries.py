@@ -22,7 +22,6 @@ from medflare.auditing.canaries import (
 )
 from medflare.core.errors import DataError
 from medflare.core.patient_privacy import Mechanism
-from medflare.core.secure_random import SecureRandom
 from medflare.data.load import load_cohort
 from medflare.data.settings.site import load_site
 from medflare.differential_privacy.accounting import epsilon
@@ -43,14 +42,6 @@ def canary_run(
     found = facts("audit", run.folder, "-f", site_file, "--canaries", listed)["sites"]["site-1"]
     assert isinstance(found, dict)
     return found
-
-
-@pytest.fixture
-def known_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Private training whose samples and noise are the same in every run, which only a test may have."""
-    path = "medflare.differential_privacy.private_step.SecureRandom"
-    monkeypatch.setattr(path, lambda: SecureRandom(bytes(32)))
-    monkeypatch.setattr("medflare.learners.private_round.secret_seed", lambda: 0)
 
 
 @pytest.mark.usefixtures("known_noise")
