@@ -17,8 +17,9 @@ from pydantic import Field
 
 from medflare.core.config import Settings
 from medflare.core.errors import ConfigError
+from medflare.core.model_folders import stored_model
 from medflare.core.presets import merge_settings
-from medflare.data.settings.site import SiteConfig, load_site_file
+from medflare.data.settings.site import BackboneConfig, SiteConfig, load_site_file
 from medflare.evaluation.predictions import Prediction
 from medflare.tasks.prediction_files import read_predictions
 from method_comparison.comparison_table import Run
@@ -63,6 +64,7 @@ class FedMRGMethod(Settings):
             the commonest one with exactly the study's own conditions: what knowing all conditions is worth.
         training: studies of each site at most; None for all of them.
         rounds: in place of the comparison's.
+        model: name among `medflare models`, in place of the embedded decoder, with the preset `instruct`.
     """
 
     variant: str = "fedmrg"
@@ -70,6 +72,8 @@ class FedMRGMethod(Settings):
     training: int | None = Field(default=None, ge=1)
     rounds: int | None = Field(default=None, ge=1)
     settings: dict[str, Any] = Field(default_factory=dict)
+    # Left out where there is none, so that results from before it are those of the same settings.
+    model: str | None = Field(default=None, exclude_if=lambda value: value is None)
 
 
 class FedMRG(ComparisonTask[FedMRGComparison, FedMRGMethod]):
@@ -114,7 +118,7 @@ class FedMRG(ComparisonTask[FedMRGComparison, FedMRGMethod]):
         from medflare.learners.fedmrg.learner import build
 
         given, own = unit.settings, unit.own
-        sites = read_sites(unit.shared, unit.partition)
+        sites = read_sites(unit.shared, unit.partition, own.model)
         if own.mode in ("commonest", "conditions"):
             for name, site in sites.items():
                 write_oracle(site, own.mode == "conditions", unit.folder / name / GENERIC, given.unseen)
@@ -176,16 +180,31 @@ class FedMRG(ComparisonTask[FedMRGComparison, FedMRGMethod]):
 def learner_settings(own: FedMRGMethod) -> dict[str, Any]:
     """Return the committed job's settings with a method's changes."""
     from medflare.recipes.job_reader import read_job
+    from medflare.recipes.overrides import override
 
-    return merge_settings(read_job(JOB).settings, own.settings) | {"variant": own.variant}
+    job = read_job(JOB)
+    if own.model is not None:
+        job = override(job, {"preset": "instruct"})
+    return merge_settings(job.settings, own.settings) | {"variant": own.variant}
 
 
-def read_sites(shared: Path, partition: str) -> dict[str, SiteConfig]:
+def read_sites(shared: Path, partition: str, model: str | None = None) -> dict[str, SiteConfig]:
     """Return who trains, and the unseen hospital where there is one.
 
+    Args:
+        model: name of the language model that all have; None for the embedded one.
+
     Raises:
-        ConfigError: the real sites are wanted, and MEDFLARE_DATA is not set.
+        ConfigError: the real sites are wanted, and MEDFLARE_DATA is not set; or there is no such model.
     """
+    sites = _sites_of(shared, partition)
+    if model is None:
+        return sites
+    backbone = BackboneConfig(folder=stored_model(model))
+    return {name: site.model_copy(update={"backbone": backbone}) for name, site in sites.items()}
+
+
+def _sites_of(shared: Path, partition: str) -> dict[str, SiteConfig]:
     if partition == "real":
         if not os.environ.get("MEDFLARE_DATA"):
             raise ConfigError("MEDFLARE_DATA is not set: export the folder that holds cxr_multisite/.")

@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from functools import cached_property
+from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -18,6 +19,13 @@ from medflare.models.backbone import Backbone, autocast
 from medflare.models.padding import pad_rows
 from medflare.models.templates import FilledText
 from medflare.models.token_table import TokenTable, token_table
+
+CACHE = (
+    "cache"
+    if [int(part) for part in version("transformers").split(".")[:2]] >= [5, 24]
+    else "past_key_values"
+)
+"""Name that transformers has for keys and values of earlier tokens; since 5.24 it warns of the old one."""
 
 
 class TextBackbone:
@@ -115,10 +123,10 @@ class TextBackbone:
                 input_ids=ids,
                 attention_mask=mask,
                 position_ids=positions,
-                past_key_values=cache,
                 use_cache=True,
+                **{CACHE: cache},
             )
-        return out.last_hidden_state, out.past_key_values
+        return out.last_hidden_state, out[CACHE]
 
     def generate_ids(self, rows: Sequence[Sequence[int]], most: int, **search: Any) -> list[list[int]]:
         """Return the new tokens of each prompt, without sampling; none where the prompts fill the context.

@@ -24,6 +24,7 @@ ENCRYPTED = (
     "Under homomorphic encryption nobody but a site reads what it measures, so there are no rows; each site "
     "keeps its own numbers, with intervals, in the folder of its result."
 )
+ZERO_SHOT = "zero-shot"
 SCALE = 100.0
 SIGNIFICANT = 0.05
 
@@ -37,6 +38,7 @@ class ScoreRow:
         studies: how many test records were scored.
         metrics: values as fractions.
         skipped: metric -> why it was not computed.
+        zero_shot: a method that trains an adapter was tested without one.
     """
 
     task: str
@@ -48,15 +50,20 @@ class ScoreRow:
     studies: int
     metrics: dict[str, Estimate]
     skipped: dict[str, str] = field(default_factory=dict)
+    zero_shot: bool = False
 
     @property
     def system(self) -> str:
         """The name in tables of several methods and in comparisons."""
+        if self.zero_shot:
+            return f"{self.method} {ZERO_SHOT}"
         return f"{self.method} {self.adapter}" if self.adapter != "none" else self.method
 
     @property
     def adapter_name(self) -> str:
         """The name in tables of one method: its adapter, or the method where it has none."""
+        if self.zero_shot:
+            return ZERO_SHOT
         return self.adapter if self.adapter != "none" else self.method
 
     @property
@@ -92,6 +99,7 @@ def rows_of(records: Iterable[RunRecord]) -> list[ScoreRow]:
             studies=item.studies,
             metrics=item.metrics,
             skipped=item.skipped_metrics,
+            zero_shot=item.adapter == "none" and "adapter" in record.parameters,
         )
         for record in records
         for item in record.evaluations

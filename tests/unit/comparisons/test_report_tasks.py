@@ -13,7 +13,13 @@ from PIL import Image
 from medflare.evaluation.predictions import Prediction
 from medflare.tasks.prediction_files import read_predictions
 from method_comparison.tasks.base import ShownRow
-from method_comparison.tasks.fedmrg import FedMRG, FedMRGComparison, write_oracle
+from method_comparison.tasks.fedmrg import (
+    FedMRG,
+    FedMRGComparison,
+    FedMRGMethod,
+    learner_settings,
+    write_oracle,
+)
 from method_comparison.tasks.fedvit_gpt2 import FedViT, ViTSettings, swapped, worth_of_the_image
 from site_builders import site_config
 
@@ -63,6 +69,14 @@ def test_a_local_models_unseen_score_is_the_mean_over_the_models(tmp_path: Path)
     run = FedMRG().places(FedMRGComparison(), "all", tmp_path)["unseen hospital, mean over local models"]
     assert len(run.scores["label_f1"]) == 12
     assert run.scores["label_f1"].value == pytest.approx(0.5)
+
+
+def test_a_pretrained_decoder_trains_with_its_preset_and_the_jobs_encoder() -> None:
+    embedded = learner_settings(FedMRGMethod())
+    pretrained = learner_settings(FedMRGMethod(model="smollm2"))
+    assert pretrained["model"]["encoder"] == embedded["model"]["encoder"]
+    assert (pretrained["preset"], pretrained.get("lr")) == ("instruct", None), "the preset's own rate"
+    assert "model" not in FedMRGMethod().model_dump(), "results from before it stay valid"
 
 
 def test_fedvits_notes_say_what_looks_at_no_image_and_whom_krum_chose(tmp_path: Path) -> None:

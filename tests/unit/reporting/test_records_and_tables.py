@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -48,7 +49,7 @@ def written(folder: Path, **data: object) -> Path:
     return folder
 
 
-def scored(*metrics: str) -> dict[str, object]:
+def scored(*metrics: str) -> dict[str, Any]:
     """One evaluation with these scores."""
     scores = {name: {"value": 0.5, "low": 0.4, "high": 0.6} for name in metrics}
     about = {"site": "a", "role": "unseen", "adapter": "generic", "split": "test", "studies": 1}
@@ -159,6 +160,19 @@ def test_the_terminal_table_shows_sites_intervals_and_unseen(run_folder: Path) -
     text = console.export_text()
     assert "site-4 (unseen)" in text
     assert text.count("[") >= 14
+
+
+@pytest.mark.parametrize(("trained", "name"), [("adapter", "zero-shot"), ("model", "m")])
+def test_a_row_without_adapter_is_zero_shot_where_one_was_trained(
+    trained: str, name: str, tmp_path: Path
+) -> None:
+    scores = scored("bleu_4")
+    folder = written(tmp_path, parameters={trained: 5}, **scores)
+    (row,) = rows_of([read_record(folder)])
+    assert (row.adapter_name, row.system) == ("generic", "m generic")
+    scores["evaluations"][0]["adapter"] = "none"
+    (row,) = rows_of([read_record(written(tmp_path, parameters={trained: 5}, **scores))])
+    assert row.adapter_name == name
 
 
 def test_rows_are_json(run_folder: Path) -> None:

@@ -203,7 +203,7 @@ def predict(
     batch: int = 32,
 ) -> list[Prediction]:
     """Generate the reports of `rows` with the adapters in use and writes `predictions_<adapter>.jsonl`."""
-    texts, _ = draft(model, samples, rows, decoding, batch)
+    texts = draft(model, samples, rows, decoding, batch)[0] if rows else []
     items = [
         Prediction(
             study_id=samples.studies[row].study_id,
