@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from medflare.cli import cohort_canaries, cohort_init, cohort_make
+from medflare.cli import cohort_canaries, cohort_commonest, cohort_init, cohort_make
 from medflare.cli.output import JSON_OPTION, ItemBatch, plain_errors, print_json
 from medflare.data.cohort_summary import summarise
 
@@ -18,6 +18,7 @@ app.command()(cohort_init.init)
 app.command()(cohort_make.partition)
 app.command()(cohort_make.make)
 app.command()(cohort_canaries.canaries)
+app.command()(cohort_commonest.commonest)
 
 
 @app.command()
