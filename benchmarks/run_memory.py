@@ -2,9 +2,10 @@
 """Memory and processor time of a whole command with all processes that it starts.
 
     python benchmarks/run_memory.py -- medflare run jobs/fedmrg -f cohorts/site.yaml -w runs/measured
-    ONEDNN_PRIMITIVE_CACHE_CAPACITY=1024 MALLOC_ARENA_MAX=16 python benchmarks/run_memory.py -- ...
+    export ONEDNN_PRIMITIVE_CACHE_CAPACITY=1024 LRU_CACHE_CAPACITY=1024 MALLOC_ARENA_MAX=16
+    python benchmarks/run_memory.py -- ...
 
-The second line takes back what `recipes.simulator_process` bounds. The memory is the sum of the processes'
+The last two lines take back what `wire.memory.LESS_MEMORY` bounds. The memory is the sum of the processes'
 proportional set sizes, so that what they share counts once, looked at every two seconds. Printed are the
 most of each process, whenever that was, and the most of all together. It needs Linux.
 """

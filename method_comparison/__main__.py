@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 from medflare.core.config import read_pairs
 from medflare.core.errors import MedflareError
+from medflare.wire.memory import LESS_MEMORY
 from method_comparison.configuration import Selection, names, read_configuration
 from method_comparison.page import write_page
 from method_comparison.runner import Comparison, run_units
@@ -31,7 +33,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run(given: argparse.Namespace) -> int:
     """Train what is missing and write the page beside the results."""
-    import torch
+    os.environ.update({name: os.environ.get(name, value) for name, value in LESS_MEMORY.items()})
+    import torch  # which reads them as it is loaded
 
     torch.set_num_threads(1)
     comparisons = _comparisons(given)

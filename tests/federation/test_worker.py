@@ -145,7 +145,7 @@ def test_one_torch_thread_and_passive_waiting(start, tmp_path: Path) -> None:
     worker = start()
     worker.run_task(PREPARE, LONG, no)
     environment = Path(f"/proc/{worker.process.pid}/environ").read_bytes().split(b"\0")
-    assert {b"OMP_NUM_THREADS=1", b"OMP_WAIT_POLICY=PASSIVE"} <= set(environment)
+    assert {b"OMP_NUM_THREADS=1", b"OMP_WAIT_POLICY=PASSIVE", b"LRU_CACHE_CAPACITY=64"} <= set(environment)
 
 
 def test_the_whole_trace_stays_in_the_sites_log(start, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 from medflare.core.errors import RunError
 from medflare.core.stop_signals import StopSignal
 from medflare.recipes.progress_view import Follower
+from medflare.wire.memory import LESS_MEMORY
 from medflare.worker import fork_server
 
 SERVER_FOLDER = Path("server/simulate_job")
@@ -30,9 +31,6 @@ STARTS = 3
 """Most starts of a simulator that loses clients before anything happens."""
 GUARD = (sys.executable, "-P", "-m", "medflare.recipes.process_guard")
 FORKED = (sys.executable, "-P", "-m", "medflare.recipes.forked_simulator")
-LESS_MEMORY = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "16", "MALLOC_ARENA_MAX": "2"}
-"""Texts of every length make oneDNN keep a compiled product for each shape, a thousand by default: a worker
-of the demo grew to 2.2 GB by round 5, and to 1.1 GB with these (`benchmarks/run_memory.py`, 2026-11-25)."""
 _LOST = re.compile(r"Communication error with client (\S+):")
 _UNREACHED = "Failed to create connection to the child process"
 

@@ -12,6 +12,13 @@ import resource
 from contextlib import suppress
 from pathlib import Path
 
+LESS_MEMORY = {
+    "LRU_CACHE_CAPACITY": "64",
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",
+    "MALLOC_ARENA_MAX": "2",
+}
+"""Environment of processes that train. PyTorch and oneDNN each keep a compiled product for each shape, by
+default a thousand, and batches of texts have hundreds of shapes; with 16 each layer makes its own anew."""
 _CLASSES = ("OutOfMemoryError",)
 """Of torch; this module imports none of it."""
 _TEXTS = ("can't allocate memory", "not enough memory", "CUDA out of memory", "CUBLAS_STATUS_ALLOC_FAILED")

@@ -24,7 +24,7 @@ from typing import IO, Any
 
 from medflare.egress.failures import OUT_OF_MEMORY, SEE_LOG, Failure, FailureCode, TaskError
 from medflare.wire.files import load_tensors, save_tensors
-from medflare.wire.memory import oom_kills
+from medflare.wire.memory import LESS_MEMORY, oom_kills
 from medflare.wire.task_messages import TaskRequest, TaskResult
 from medflare.worker.config import WorkerConfig
 from medflare.worker.fork_server import ForkedProcess, fork_worker
@@ -79,7 +79,13 @@ class ProcessWorker(Worker):
         self._channel, child_end = socket.socketpair()
         threads = str(self.threads)
         settings = {"OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false"}
-        env = {**os.environ, **settings, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+        env = {
+            **LESS_MEMORY,
+            **os.environ,
+            **settings,
+            "OMP_NUM_THREADS": threads,
+            "MKL_NUM_THREADS": threads,
+        }
         with child_end, (self.scratch / "worker.log").open("ab") as log:
             forked = fork_worker(child_end, log.fileno(), env) if self.command == MAIN else None
             self.process = forked or self._start_program(child_end, log, env)
