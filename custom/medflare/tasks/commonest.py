@@ -23,14 +23,12 @@ from medflare.labelling.labels import label_report
 from medflare.tasks.reports.evaluation import evaluate_predictions
 from medflare.tasks.scoring import ScoredSite, Scores
 
-Score = Callable[[Sequence[Any], Sequence[Any], str, int], Scores]
 
-
-class Commonest(NamedTuple):
+class OneTextForAll(NamedTuple):
     """Records of one task, and how the commonest of them scores: (training, tested, site, seed) -> scores."""
 
     records: Callable[[Cohort], Sequence[Any]]
-    score: Score
+    score: Callable[[Sequence[Any], Sequence[Any], str, int], Scores]
 
 
 def commonest(texts: Iterable[str]) -> str:
@@ -100,10 +98,10 @@ def _questions(training: Sequence[Question], tested: Sequence[Question], site: s
     return evaluate_questions(items, seed=seed)
 
 
-COMMONEST: dict[str, Commonest] = {
-    "reports": Commonest(lambda cohort: cohort.studies, _reports),
-    "questions": Commonest(lambda cohort: cohort.questions, _questions),
-    "summaries": Commonest(lambda cohort: cohort.summaries, _summaries),
+COMMONEST: dict[str, OneTextForAll] = {
+    "reports": OneTextForAll(lambda cohort: cohort.studies, _reports),
+    "questions": OneTextForAll(lambda cohort: cohort.questions, _questions),
+    "summaries": OneTextForAll(lambda cohort: cohort.summaries, _summaries),
 }
 """Task -> its records."""
 
