@@ -12,11 +12,13 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import DynamicCache
+from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from medflare.core.errors import ConfigError
 from medflare.models.adapters.base import GENERIC
 from medflare.models.adapters.lora import LoraSettings
 from medflare.models.backbone import Backbone, load_backbone
+from medflare.models.text_backbone import CACHE
 from medflare.models.text_model import Sequenced, TextModel
 
 WORDS = "no pain chest fever of the left lung <out> severe denies 10 mg".split()  # noqa: SIM905
@@ -171,13 +173,13 @@ class Scripted(torch.nn.Module):
     def get_output_embeddings(self) -> Any:
         return torch.nn.Identity()
 
-    def forward(self, position_ids: Tensor, past_key_values: Any, **unused: Any) -> Any:
-        cache = DynamicCache() if past_key_values is None else past_key_values
+    def forward(self, position_ids: Tensor, **others: Any) -> Any:
+        cache = DynamicCache() if others[CACHE] is None else others[CACHE]
         nothing = torch.zeros(len(position_ids), 1, position_ids.shape[1], 1)
         cache.update(nothing, nothing, 0)
         next_ids = self.tail[position_ids - 1]  # a prompt is one begin mark and one word
         logits = torch.nn.functional.one_hot(next_ids, 32).float()
-        return SimpleNamespace(last_hidden_state=logits, past_key_values=cache)
+        return BaseModelOutputWithPast(last_hidden_state=logits, **{CACHE: cache})
 
 
 @pytest.mark.parametrize(
