@@ -235,6 +235,7 @@ def write_oracle(site: SiteConfig, conditions: bool, path: Path, most: int) -> N
     from medflare.core.json_lines import write_lines
     from medflare.data.load import load_cohort
     from medflare.labelling.labels import label_report
+    from medflare.tasks.commonest import commonest_text
 
     studies = load_cohort(site).studies
     unseen = site.name == UNSEEN
@@ -242,7 +243,7 @@ def write_oracle(site: SiteConfig, conditions: bool, path: Path, most: int) -> N
     tested = studies[:most] if unseen else [study for study in studies if study.split == "test"]
     codes = {study.report: tuple(map(int, label_report(study.report))) for study in studies}
     reports = {key: Counter(s.report for s in told if codes[s.report] == key) for key in set(codes.values())}
-    commonest = Counter(study.report for study in told).most_common(1)[0][0]
+    commonest = commonest_text(study.report for study in told)
     path.parent.mkdir(parents=True, exist_ok=True)
     items = []
     for study in tested:

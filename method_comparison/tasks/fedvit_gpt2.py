@@ -24,6 +24,7 @@ from medflare.data.settings.site import SiteConfig, load_site_file
 from medflare.evaluation.meteor import meteor
 from medflare.evaluation.predictions import Prediction
 from medflare.evaluation.report_metrics import single_references, tokenised
+from medflare.tasks.commonest import commonest_text
 from medflare.tasks.prediction_files import read_predictions
 from method_comparison.comparison_table import Run
 from method_comparison.result import Measured
@@ -265,7 +266,7 @@ def scored(studies: Sequence[Prediction], columns: Sequence[str]) -> Run:
 def most_common(studies: Sequence[Prediction]) -> list[Prediction]:
     """Return every study with the commonest reference of its own site, which no image was looked at for."""
     best = {
-        site: Counter(item.reference for item in studies if item.site == site).most_common(1)[0][0]
+        site: commonest_text(item.reference for item in studies if item.site == site)
         for site in {item.site for item in studies}
     }
     codes = {item.reference: item.gold_codes for item in studies}

@@ -21,8 +21,8 @@ def commonest(
 ) -> None:
     """Scores the commonest training text of each site in place of every draft. No model is used.
 
-    Of reports and summaries it is the text that most patients share, of questions the letter that is right
-    most often. A model whose scores are no higher has learnt nothing that this does not know.
+    Of reports and summaries it is the text that most training records have, of questions the letter that is
+    right most often. A model whose scores are no higher is of no more use.
 
     [bold]Example[/bold]: medflare cohort commonest runs/demo/cohorts/site.yaml --site site-1
     """
@@ -46,19 +46,7 @@ def commonest(
     for name in [site] if site is not None else sites:
         with batch.item(name or site_file):
             task, found = score_commonest(load_cohort(sites[name]), split)
-            rows.append(
-                ScoreRow(
-                    task=task,
-                    method="commonest",
-                    site=name or sites[name].name,
-                    role=found.role,
-                    adapter=found.adapter,
-                    split=split,
-                    studies=found.studies,
-                    metrics=found.metrics,
-                    skipped=found.skipped_metrics,
-                )
-            )
+            rows.append(ScoreRow.of(found, task, "commonest"))
     batch.require_some()
     if as_json:
         print_json([row.as_json() for row in rows])

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from medflare.core.run_record import ALL_SITES, ComparisonRecord, Estimate, RunRecord
+from medflare.core.run_record import ALL_SITES, ComparisonRecord, Estimate, EvaluationRecord, RunRecord
 from medflare.reporting.formatting import MISSING
 from medflare.reporting.metric_names import LESS_IS_BETTER, display_name
 from medflare.tasks import TASKS
@@ -52,6 +52,22 @@ class ScoreRow:
     skipped: dict[str, str] = field(default_factory=dict)
     zero_shot: bool = False
 
+    @classmethod
+    def of(cls, item: EvaluationRecord, task: str, method: str, trained_adapter: bool = False) -> ScoreRow:
+        """Return the row of an evaluation; `trained_adapter`: whether the method trains one."""
+        return cls(
+            task=task,
+            method=method,
+            site=item.site,
+            role=item.role,
+            adapter=item.adapter,
+            split=item.split,
+            studies=item.studies,
+            metrics=item.metrics,
+            skipped=item.skipped_metrics,
+            zero_shot=item.adapter == "none" and trained_adapter,
+        )
+
     @property
     def system(self) -> str:
         """The name in tables of several methods and in comparisons."""
@@ -89,18 +105,7 @@ class ScoreRow:
 def rows_of(records: Iterable[RunRecord]) -> list[ScoreRow]:
     """Return the rows of all runs, sites together, participants before unseen ones."""
     rows = [
-        ScoreRow(
-            task=record.task,
-            method=record.method,
-            site=item.site,
-            role=item.role,
-            adapter=item.adapter,
-            split=item.split,
-            studies=item.studies,
-            metrics=item.metrics,
-            skipped=item.skipped_metrics,
-            zero_shot=item.adapter == "none" and "adapter" in record.parameters,
-        )
+        ScoreRow.of(item, record.task, record.method, trained_adapter="adapter" in record.parameters)
         for record in records
         for item in record.evaluations
     ]

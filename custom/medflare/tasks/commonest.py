@@ -31,13 +31,13 @@ class OneTextForAll(NamedTuple):
     score: Callable[[Sequence[Any], Sequence[Any], str, int], Scores]
 
 
-def commonest(texts: Iterable[str]) -> str:
+def commonest_text(texts: Iterable[str]) -> str:
     """Return the commonest text; of several the one that comes first."""
     return Counter(texts).most_common(1)[0][0]
 
 
 def _reports(training: Sequence[Study], tested: Sequence[Study], site: str, seed: int) -> Scores:
-    draft = commonest(study.report for study in training)
+    draft = commonest_text(study.report for study in training)
     codes = label_report(draft)
     items = [
         Prediction(
@@ -56,7 +56,7 @@ def _reports(training: Sequence[Study], tested: Sequence[Study], site: str, seed
 
 
 def _summaries(training: Sequence[Summary], tested: Sequence[Summary], site: str, seed: int) -> Scores:
-    draft = commonest(summary.target for summary in training)
+    draft = commonest_text(summary.target for summary in training)
     items = [
         WrittenSummary(
             summary_id=summary.summary_id,

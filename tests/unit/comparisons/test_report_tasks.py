@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
@@ -18,6 +19,7 @@ from method_comparison.tasks.fedmrg import (
     FedMRGComparison,
     FedMRGMethod,
     learner_settings,
+    predict_rows,
     write_oracle,
 )
 from method_comparison.tasks.fedvit_gpt2 import FedViT, ViTSettings, swapped, worth_of_the_image
@@ -77,6 +79,19 @@ def test_a_pretrained_decoder_trains_with_its_preset_and_the_jobs_encoder() -> N
     assert pretrained["model"]["encoder"] == embedded["model"]["encoder"]
     assert (pretrained["preset"], pretrained.get("lr")) == ("instruct", None), "the preset's own rate"
     assert "model" not in FedMRGMethod().model_dump(), "results from before it stay valid"
+
+
+def test_a_site_without_such_studies_has_an_empty_file_of_predictions(tmp_path: Path) -> None:
+    predict_rows(
+        SimpleNamespace(
+            use_generic=lambda: None, model=None, samples=None, settings=SimpleNamespace(decoding=None)
+        ),
+        "site-1",
+        "generic",
+        [],
+        tmp_path,
+    )
+    assert read_predictions(tmp_path / "predictions_generic.jsonl") == []
 
 
 def test_fedvits_notes_say_what_looks_at_no_image_and_whom_krum_chose(tmp_path: Path) -> None:
