@@ -63,7 +63,7 @@ class FedMRGMethod(Settings):
         mode: "commonest" and "conditions" train nothing: they write a site's commonest training report, or
             the commonest one with exactly the study's own conditions: what knowing all conditions is worth.
         training: studies of each site at most; None for all of them.
-        rounds: in place of the comparison's.
+        rounds, steps: in place of the comparison's.
         model: name among `medflare models`, in place of the embedded decoder, with the preset `instruct`.
     """
 
@@ -72,7 +72,8 @@ class FedMRGMethod(Settings):
     training: int | None = Field(default=None, ge=1)
     rounds: int | None = Field(default=None, ge=1)
     settings: dict[str, Any] = Field(default_factory=dict)
-    # Left out where there is none, so that results from before it are those of the same settings.
+    # Left out where there is none, so that results from before them are those of the same settings.
+    steps: int | None = Field(default=None, ge=1, exclude_if=lambda value: value is None)
     model: str | None = Field(default=None, exclude_if=lambda value: value is None)
 
 
@@ -131,7 +132,7 @@ class FedMRG(ComparisonTask[FedMRGComparison, FedMRGMethod]):
             return made
 
         members_of = groups(own.mode, {name: sites[name] for name in PARTICIPANTS[unit.partition]})
-        steps = given.steps * (len(sites) - (UNSEEN in sites) if own.mode == "pooled" else 1)
+        steps = (own.steps or given.steps) * (len(sites) - (UNSEEN in sites) if own.mode == "pooled" else 1)
         rounds = own.rounds or given.rounds
         for owner, members in members_of.items():
             learners = {name: learner(site) for name, site in members.items()}
