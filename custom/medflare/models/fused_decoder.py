@@ -26,6 +26,7 @@ from medflare.models.fused_operations import (
     RMSNorm,
 )
 from medflare.models.packed_batch import PackedBatch, PackedRows, rows_alone
+from medflare.models.recomputation import recomputes_activations
 
 ATTENTION_PROJECTIONS = ("q_proj", "k_proj", "v_proj")
 GATED_PROJECTIONS = ("gate_proj", "up_proj")
@@ -139,7 +140,7 @@ class FusedDecoder:
 
     def available(self) -> bool:
         """Return whether the adapters in use are pairs of low rank and nothing is to be computed twice."""
-        return self.adapters.adapted_layers() is not None and not self.model.is_gradient_checkpointing
+        return self.adapters.adapted_layers() is not None and not recomputes_activations(self.model)
 
     def loss(self, packed: PackedBatch) -> Tensor:
         """Return the summed negative log-likelihood of a batch's answer tokens."""

@@ -24,6 +24,7 @@ from medflare.models.fused_decoder import FusedDecoder, can_fuse
 from medflare.models.greedy_decoding import Guide, write_greedily
 from medflare.models.packed_batch import PackedBatch, hidden_states, pack
 from medflare.models.padding import IGNORED, batches_by_length, pad_rows
+from medflare.models.recomputation import recompute_activations
 from medflare.models.report_generator import scaled_logits
 from medflare.models.text_backbone import TextBackbone
 
@@ -179,7 +180,7 @@ class TextModel(TextBackbone):
     def checkpoint_gradients(self) -> None:
         """Switch on gradient checkpointing: a second forward pass instead of stored activations."""
         model: Any = self.backbone.model
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        recompute_activations(model)
         model.enable_input_require_grads()
         model.config.use_cache = False
 

@@ -11,6 +11,7 @@ import torch
 from medflare.learners.training_step import TrainingStep, float_mask, log_likelihood, meta_decoder
 from medflare.models.adapters.base import GENERIC
 from medflare.models.adapters.registry import attach
+from medflare.models.recomputation import recompute_activations
 
 
 def training_step(settings: Any, folder: Path | None, precision: str) -> TrainingStep:
@@ -18,7 +19,7 @@ def training_step(settings: Any, folder: Path | None, precision: str) -> Trainin
     decoder = meta_decoder(folder, "notes_decoder", precision)
     attach(decoder, settings.adapter, (GENERIC,), 0).use((GENERIC,), (GENERIC,))
     if settings.optimiser.gradient_checkpointing:
-        decoder.gradient_checkpointing_enable({"use_reentrant": False})
+        recompute_activations(decoder)
         decoder.enable_input_require_grads()
         decoder.train()
     positions = int(getattr(decoder.config, "max_position_embeddings", None) or settings.max_tokens)

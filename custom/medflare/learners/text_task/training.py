@@ -26,6 +26,7 @@ from medflare.learners.base import require_finite
 from medflare.learners.client_terms import Watch, no_watch
 from medflare.learners.text_task.data_parallel import share_of, sum_gradients, sum_over_ranks, world_size
 from medflare.learners.text_task.settings import OptimiserSettings
+from medflare.models.recomputation import recomputes_activations
 from medflare.models.text_model import Sequenced, TextModel
 
 
@@ -126,7 +127,7 @@ def train_round(
     if not batches:
         raise UpdateError("there is no training example, so there is nothing to learn in this round.")
     steps = math.ceil(len(batches) / settings.accumulate)
-    if settings.gradient_checkpointing and not model.backbone.model.is_gradient_checkpointing:
+    if settings.gradient_checkpointing and not recomputes_activations(model.backbone.model):
         model.checkpoint_gradients()
     with exclusive_generators(model.device), tempfile.TemporaryDirectory() as folder:
         arguments = _arguments(folder, model, settings, steps, seed)
