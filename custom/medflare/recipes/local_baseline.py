@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from medflare.aggregation import rule_class
-from medflare.aggregation.capabilities import SamplesClients
+from medflare.aggregation.capabilities import AsksClientTerms, SamplesClients
+from medflare.aggregation.fedopt import ServerOptimiser
 from medflare.core.errors import ConfigError, MedflareError
 from medflare.core.run_record import (
     ComparisonRecord,
@@ -47,8 +48,8 @@ EXTRACTION_METRICS = ("ner_strict_f1", "ner_lenient_f1", "re_gold_strict_f1")
 def job_alone(job: Job) -> Job:
     """Return the run's job for one site: the same method, settings, rounds and steps, and no protection.
 
-    A rule that selects sites or compares their updates gives way to the weighted mean, which of one update
-    is that update.
+    The weighted mean, which of one update is that update, takes the place of a rule that selects sites,
+    compares their updates, steps beyond them or changes a site's own steps: a hospital alone has no server.
 
     Raises:
         ConfigError: the job cannot run at one site.
@@ -56,7 +57,8 @@ def job_alone(job: Job) -> Job:
     fields = job.flow.settings.model_fields
     one = replace(override(job, {key: value for key, value in ALONE.items() if key in fields}), n_clients=1)
     rule = rule_class(one.aggregation["rule"])
-    if rule.facts.compares or rule.class_capability(SamplesClients) is not None:
+    needs_server = any(rule.class_capability(kind) is not None for kind in (SamplesClients, AsksClientTerms))
+    if needs_server or rule.facts.compares or issubclass(rule, ServerOptimiser):
         one = override(one, {"rule": "weighted_mean"})
     check_job(one)
     return one

@@ -32,13 +32,15 @@ def job(name: str, **changes: Any) -> Job:
     ("name", "changes", "rule"),
     [
         ("fedmrg", {}, "weighted_mean"),
-        ("fedmrg", {"rule": "fedadam", "protection": "masking"}, "fedadam"),
+        ("fedmrg", {"rule": "fedadam", "protection": "masking"}, "weighted_mean"),
+        ("fed_medlora", {"rule": "fedavgm"}, "weighted_mean"),
+        ("fedmrg", {"rule": "fedprox"}, "weighted_mean"),
         ("fedvit_gpt2_krum", {}, "weighted_mean"),
         ("ddcs_qa", {}, "weighted_mean"),
         ("fedtar", {}, "temporal"),
     ],
 )
-def test_a_rule_that_needs_several_sites_gives_way_and_no_other(
+def test_a_rule_that_needs_a_server_or_several_sites_gives_way_and_no_other(
     name: str, changes: dict[str, Any], rule: str
 ) -> None:
     given = job(name, num_rounds=7, mandatory_sites=SITES, **changes)
