@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from medflare.core.data_order import batches
@@ -118,14 +119,23 @@ def f1(examples: Sequence[Example], outputs: Sequence[ParsedOutput], task: str) 
 
 
 def counted(model: TextModel) -> Callable[[], tuple[int, int]]:
-    """Count passes through the decoder, and the tokens in them."""
-    totals = [0, 0]
+    """Count passes through the decoder, and the tokens that are computed in them."""
+    totals, read = [0, 0], model.read
 
     def record(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
         totals[0] += 1
         totals[1] += kwargs["input_ids"].numel()
 
+    def reading(ids: Tensor, mask: Tensor, positions: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        before = tuple(totals)
+        result = read(ids, mask, positions, cache)
+        if tuple(totals) == before:  # without transformers, and without padding
+            totals[0] += 1
+            totals[1] += int(mask[:, -ids.shape[1] :].sum())
+        return result
+
     model.backbone.model.get_decoder().register_forward_pre_hook(record, with_kwargs=True)
+    setattr(model, "read", reading)  # noqa: B010 - a method
     return lambda: (totals[0], totals[1])
 
 

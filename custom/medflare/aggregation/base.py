@@ -47,6 +47,7 @@ class RuleFacts:
         instead: what to use where the server may see a sum only; of a rule that needs individual updates.
         streams: whether memory is independent of the number of sites.
         reads_sum: whether the server must read the sum to go on, where encryption leaves it unread.
+        server_optimiser: whether the state takes the step of an optimiser, not the mean change.
         compares: whether updates of different sites are held against each other.
         sharing: the modes of sharing LoRA factors the rule can work with; empty for all but `stack`.
         stack_with: settings with which a rule works on LoRA pairs that are stacked, where others do not.
@@ -60,6 +61,7 @@ class RuleFacts:
     instead: str = ""
     streams: bool = True
     reads_sum: bool = False
+    server_optimiser: bool = False
     compares: bool = False
     sharing: tuple[str, ...] = ()
     stack_with: Mapping[str, Any] = field(default_factory=dict)

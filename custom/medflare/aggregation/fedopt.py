@@ -71,6 +71,7 @@ class FedAvgM(ServerOptimiser):
         summary="FedAvg with server momentum; needs only sums.",
         source="Hsu, Qi and Brown 2019",
         reads_sum=True,
+        server_optimiser=True,
     )
 
     class Settings(ServerOptimiser.Settings):
@@ -91,6 +92,7 @@ class FedAdam(ServerOptimiser):
         summary="FedAdam: Adam at the server on the mean update; needs only sums.",
         source="Reddi et al. 2021",
         reads_sum=True,
+        server_optimiser=True,
     )
 
     class Settings(ServerOptimiser.Settings):
@@ -128,6 +130,7 @@ class FedYogi(FedAdam):
         summary="FedYogi: Yogi at the server on the mean update; needs only sums.",
         source="Reddi et al. 2021",
         reads_sum=True,
+        server_optimiser=True,
     )
 
     def second_moment(self, v: Tensor, square: Tensor) -> None:

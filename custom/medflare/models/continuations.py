@@ -35,7 +35,7 @@ def log_likelihoods(
         batch: prompts at once.
     """
     results: list[list[float]] = [[] for _ in prompts]
-    with model.evaluating():
+    with model.reading():
         for rows in batches_by_length(prompts, batch):
             sums = _of_batch(model, [prompts[i] for i in rows], [continuations[i] for i in rows])
             for i, values in zip(rows, sums, strict=True):

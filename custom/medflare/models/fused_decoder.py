@@ -7,7 +7,7 @@ layers hold views, so that nothing is stored twice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +49,8 @@ def can_fuse(model: Any) -> bool:
 
 Adapted = Mapping[Any, AdaptedLayer]
 """The layers with adapters, as `AdapterSet.adapted_layers` returns them."""
+Attention = Callable[[Any, Tensor], Tensor]
+"""(a layer's attention module, what its three projections yield) -> what the output projection takes."""
 
 
 @dataclass(slots=True)
@@ -122,13 +124,17 @@ class Block:
             Projections.of(mlp, ("down_proj",), adapted),
         )
 
-    def __call__(self, x: Tensor, cos: Tensor, sin: Tensor, layout: PackedLayout, adapted: Adapted) -> Tensor:
-        scale = self.layer.self_attn.scaling
-        normed = _normed(x, self.layer.input_layernorm)
-        qkv = self.qkv(normed, adapted)  # (M, (heads + 2 · groups) · D)
-        x = x + self.out(PackedAttention.apply(qkv, cos, sin, layout, scale), adapted)  # (M, H)
-        normed = _normed(x, self.layer.post_attention_layernorm)
-        return x + self.down(GatedUnit.apply(self.gate_up(normed, adapted)), adapted)  # (M, H)
+    def __call__(self, x: Tensor, adapted: Adapted, attention: Attention) -> Tensor:
+        """(M, H) -> (M, H)."""
+        qkv = self.qkv(normed(x, self.layer.input_layernorm), adapted)  # (M, (heads + 2 · groups) · D)
+        x = x + self.out(attention(self.layer.self_attn, qkv), adapted)
+        gate_up = self.gate_up(normed(x, self.layer.post_attention_layernorm), adapted)
+        return x + self.down(GatedUnit.apply(gate_up), adapted)
+
+
+def decoder_blocks(decoder: Any, adapted: Adapted) -> list[Block]:
+    """Return a decoder's layers, whose frozen weights become views of those here."""
+    return [Block.of(layer, adapted) for layer in decoder.layers]
 
 
 class FusedDecoder:
@@ -172,14 +178,19 @@ class FusedDecoder:
         adapted = self.adapters.adapted_layers() or {}
         cos, sin = decoder.rotary_emb(x[None], position_ids=positions)  # (1, M, D)
         layout = PackedLayout.of(rows, config.num_attention_heads, config.num_key_value_heads, x.dtype)
+
+        def along_rows(module: Any, qkv: Tensor) -> Tensor:
+            mixed: Tensor = PackedAttention.apply(qkv, cos[0], sin[0], layout, module.scaling)
+            return mixed
+
         for block in self._current_blocks(decoder, adapted):
-            x = block(x, cos[0], sin[0], layout, adapted)
-        return _normed(x[sources], decoder.norm)
+            x = block(x, adapted, along_rows)
+        return normed(x[sources], decoder.norm)
 
     def _current_blocks(self, decoder: Any, adapted: Adapted) -> list[Block]:
         parts = [p for b in self._blocks for p in (b.qkv, b.out, b.gate_up, b.down)]
         if not parts or not all(part.current() for part in parts):
-            self._blocks = [Block.of(layer, adapted) for layer in decoder.layers]
+            self._blocks = decoder_blocks(decoder, adapted)
         return self._blocks
 
 
@@ -193,6 +204,6 @@ def filled_up(present: Tensor) -> Tensor:
     return present | (behind & (behind.flatten().cumsum(0).view_as(behind) <= missing))
 
 
-def _normed(x: Tensor, norm: Any) -> Tensor:
+def normed(x: Tensor, norm: Any) -> Tensor:
     out: Tensor = RMSNorm.apply(x, norm.weight, norm.variance_epsilon)
     return out

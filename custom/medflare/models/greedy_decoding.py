@@ -198,11 +198,11 @@ def _keep(cache: Any, seen: Tensor, rows: list[int]) -> Tensor:
     order = kept.sort(dim=1, stable=True).indices[:, -longest:]  # (N', T'): seen slots last, in their order
     ahead = cache.get_seq_length() - seen.shape[1]
     slots = torch.cat([torch.arange(ahead, device=kept.device).expand(len(rows), -1), order + ahead], 1)
+    chosen = torch.tensor(rows, device=kept.device)[:, None]  # (N', 1)
     for layer in cache.layers:
         for name in ("keys", "values"):
-            values = getattr(layer, name)[rows]  # (N', heads, V + T, size)
-            place = slots[:, None, :, None].expand(-1, values.shape[1], -1, values.shape[3])
-            setattr(layer, name, values.gather(2, place))
+            by_slot = getattr(layer, name).transpose(1, 2)  # (N, V + T, heads, size)
+            setattr(layer, name, by_slot[chosen, slots].transpose(1, 2))
     return kept.gather(1, order)
 
 

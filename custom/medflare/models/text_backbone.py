@@ -59,6 +59,10 @@ class TextBackbone:
         """Positions of prompt and answer together."""
         return int(getattr(self.backbone.model.config, "max_position_embeddings", None) or sys.maxsize)
 
+    def parameter_count(self) -> int:
+        """Return the number of all parameters, adapters among them."""
+        return sum(values.numel() for values in self.backbone.model.parameters())
+
     @property
     def device(self) -> torch.device:
         device: torch.device = self.backbone.model.device

@@ -6,8 +6,8 @@ Paper: Fed-MedLoRA. Loss on the answer's tokens and one end mark only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from medflare.models.attention import use_attention
 from medflare.models.backbone import Backbone, autocast
 from medflare.models.evaluation_mode import evaluation_mode
 from medflare.models.fused_decoder import FusedDecoder, can_fuse
+from medflare.models.fused_reading import FusedReader
 from medflare.models.greedy_decoding import Guide, write_greedily
 from medflare.models.packed_batch import PackedBatch, hidden_states, pack
 from medflare.models.padding import IGNORED, batches_by_length, pad_rows
@@ -62,8 +63,10 @@ class TextModel(TextBackbone):
         super().__init__(backbone)
         # virtual tokens and dropout are of a row, and cannot be shared
         alone = self.adapters.positions or self.adapters.dropout
-        self.packs = use_attention(backbone.model) and not alone
+        self._sees_all = use_attention(backbone.model)
+        self.packs = self._sees_all and not alone
         self.fused = FusedDecoder(backbone.model, self.adapters) if can_fuse(backbone.model) else None
+        self._reader: FusedReader | None = None
 
     @property
     def context(self) -> int:
@@ -164,7 +167,7 @@ class TextModel(TextBackbone):
         guides: Sequence[Guide] | None,
     ) -> list[Written]:
         """Return greedy answers, with the adapters merged into the weights meanwhile."""
-        with self.evaluating(), self.adapters.merged():
+        with self.reading():
             written = write_greedily(self, ids, budgets, batch, guides)
         return [self._written(new, len(new)) for new in written]
 
@@ -172,6 +175,23 @@ class TextModel(TextBackbone):
         """Return an answer from its new tokens, cut at the end mark or the budget."""
         ended = self.end in new[:budget]
         return Written(self.decoded(new[: new.index(self.end)] if ended else new[:budget]), ended)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Merge the adapters in use into the weights inside, in eval mode; nothing may learn there."""
+        with self.evaluating(), self.adapters.merged():
+            plain = self.adapters.adapted_layers() is not None
+            if self._sees_all and self.fused is not None and plain:
+                self._reader = FusedReader(self.backbone.model, self.adapters)
+            try:
+                yield
+            finally:
+                self._reader = None
+
+    def read(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        if self._reader is None:
+            return super().read(ids, mask, positions, cache)
+        return self._reader.read(ids, mask, positions, cache)
 
     def evaluating(self) -> AbstractContextManager[None]:
         """Set eval mode inside, without dropout and gradient checkpointing, and the former mode after."""

@@ -11,7 +11,6 @@ from typing import Any
 
 from medflare.aggregation import rule_class
 from medflare.aggregation.capabilities import AsksClientTerms, SamplesClients
-from medflare.aggregation.fedopt import ServerOptimiser
 from medflare.core.errors import ConfigError, MedflareError
 from medflare.core.run_record import (
     ComparisonRecord,
@@ -57,8 +56,8 @@ def job_alone(job: Job) -> Job:
     fields = job.flow.settings.model_fields
     one = replace(override(job, {key: value for key, value in ALONE.items() if key in fields}), n_clients=1)
     rule = rule_class(one.aggregation["rule"])
-    needs_server = any(rule.class_capability(kind) is not None for kind in (SamplesClients, AsksClientTerms))
-    if needs_server or rule.facts.compares or issubclass(rule, ServerOptimiser):
+    declared = rule.facts.compares or rule.facts.server_optimiser
+    if declared or rule.class_capability(SamplesClients) or rule.class_capability(AsksClientTerms):
         one = override(one, {"rule": "weighted_mean"})
     check_job(one)
     return one

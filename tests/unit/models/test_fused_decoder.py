@@ -73,12 +73,20 @@ def test_frozen_factors_have_no_gradient() -> None:
     assert [factor.grad is None for factor in factors] == [True, False] * (len(factors) // 2)
 
 
-def test_gradient_checkpointing_and_merged_adapters_are_left_to_transformers() -> None:
+def test_merged_adapters_are_computed_once() -> None:
+    model = build()
+    beside = model.loss(ROWS)[0]
+    with model.adapters.merged():
+        assert all(layer.pairs == () for layer in model.adapters.adapted_layers().values())
+        merged = model.loss(ROWS)[0]
+    assert torch.allclose(merged, beside, rtol=1e-5)
+    assert torch.equal(model.loss(ROWS)[0], beside)
+
+
+def test_gradient_checkpointing_is_left_to_transformers() -> None:
     model = build()
     fused = model.fused
     assert fused is not None
-    with model.adapters.merged():
-        assert not fused.available()
     assert fused.available()
     model.checkpoint_gradients()
     assert not fused.available()

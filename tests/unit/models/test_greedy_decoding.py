@@ -46,7 +46,7 @@ def model(request: pytest.FixtureRequest) -> TextModel:
 
 
 def written(model: TextModel, ids: list[list[int]], *given: Any) -> list[list[int]]:
-    with model.evaluating(), model.adapters.merged():
+    with model.reading():
         return write_greedily(model, ids, *given)
 
 

@@ -188,7 +188,7 @@ class Scripted(torch.nn.Module):
 )
 def test_a_budget_cuts_an_answer_and_says_so(budget: int, text: str, ended: bool) -> None:
     model = build()
-    model.backbone.model = Scripted([4, 5, model.end, 6])
+    model.backbone.model, model.fused = Scripted([4, 5, model.end, 6]), None
     written = model.answer(["pain", "fever"], [budget, 20], 2)
     assert (written[0].text, written[0].ended) == (text, ended)
     assert (written[1].text, written[1].ended) == ("no pain", True)

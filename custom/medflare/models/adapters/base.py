@@ -35,7 +35,7 @@ class LowRankPair:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AdaptedLayer:
-    """A layer with adapters: the frozen matrix `base`, and the terms of all adapters in use."""
+    """A layer with adapters: its matrix `base`, and the terms of adapters in use that are not in it."""
 
     base: Any
     pairs: tuple[LowRankPair, ...]

@@ -96,8 +96,9 @@ class LoraAdapters(LayerAdapters):
                 layer.merged_adapters.clear()
 
     def adapted_layers(self) -> Mapping[Any, AdaptedLayer] | None:
-        changed = any(layer.merged or layer.disable_adapters for layer in self._layers)
-        if self.dropout or self._quantised or changed:
+        merged = any(layer.merged for layer in self._layers)
+        disabled = any(layer.disable_adapters for layer in self._layers)
+        if (self.dropout and not merged) or self._quantised or disabled:
             return None
         return {
             layer: AdaptedLayer(
@@ -105,6 +106,7 @@ class LoraAdapters(LayerAdapters):
                 tuple(
                     LowRankPair(layer.lora_A[n].weight, layer.lora_B[n].weight, layer.scaling[n])
                     for n in layer.active_adapters
+                    if not layer.merged
                 ),
             )
             for layer in self._layers

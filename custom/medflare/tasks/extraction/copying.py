@@ -8,6 +8,7 @@ copies. As most of an answer is copied, it is drafted and checked in bulk.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
@@ -15,8 +16,21 @@ from medflare.data.notes.word_offsets import WordOffsets
 from medflare.models.text_backbone import TextBackbone
 from medflare.models.token_table import TokenTable
 
-OUTSIDE, INSIDE = 12, 5
-"""Tokens drafted after the first pass, outside and inside a mark: marks are short."""
+
+class DraftLengths(NamedTuple):
+    """Tokens drafted at a time beside the prompt, and later outside and inside a mark: marks are short."""
+
+    first: int
+    outside: int
+    inside: int
+
+
+CHEAP_TOKENS = DraftLengths(sys.maxsize, 12, 5)
+"""For GPUs and small models, where a token costs little beside a pass."""
+DEAR_TOKENS = DraftLengths(4, 4, 4)
+"""For large models on processors: little may be drafted in vain."""
+LARGE = 30_000_000
+"""Parameters of a model whose tokens are dear on a processor."""
 GLUED, SPACED, MARKED = range(3)
 """Context before a place between words: a word, a space, or a mark, where a space may follow or not."""
 
@@ -130,15 +144,16 @@ class CopyGuide:
         return tuple(paths) or None
 
     def draft(self, state: CopyState, first: bool) -> list[int]:
-        """Return the rest of the text as if nothing more were marked, all of it beside the prompt."""
+        """Return what comes next of the text as if nothing more were marked."""
         if state is None:
             return []
         path = state[0]
-        ahead = len(self.copied) if first else INSIDE if path.place.stack else OUTSIDE
+        lengths = self.words.lengths
+        ahead = lengths.first if first else lengths.inside if path.place.stack else lengths.outside
         tokens = self._plain_copy(path, ahead)
         if path.place.words + ahead >= len(self.copied):
             tokens = [*tokens, self.words.end]
-        return self._possible(state, tokens if first else tokens[:ahead])
+        return self._possible(state, tokens[:ahead])
 
     def _possible(self, state: CopyState, tokens: Sequence[int]) -> list[int]:
         """Return tokens as far as the grammar has a way for them."""
@@ -174,10 +189,16 @@ class CopyGuide:
 
 
 class CopyWords:
-    """Tokens of a model by their bytes, made once for a model."""
+    """Tokens of a model by their bytes, made once for a model.
+
+    Attributes:
+        lengths: of drafts, what is fastest with this model where it is.
+    """
 
     def __init__(self, model: TextBackbone, table: TokenTable) -> None:
         self.model, self.table, self.end = model, table, model.end
+        dear = model.device.type == "cpu" and model.parameter_count() > LARGE
+        self.lengths = DEAR_TOKENS if dear else CHEAP_TOKENS
 
     def as_written(self, word: str) -> bytes:
         """Return a word as the model's tokens write it: normalisers may change it."""

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Forward passes of a decoder of the Llama family over new tokens of many rows, none of them padding.
+
+Rows of a pass differ in length: the prompts, and what is drafted of each answer. Norms, projections and the
+feed-forward part take the tokens alone; only attention, where rows have keys of their own, is laid out in
+rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from medflare.models.adapters.base import AdapterSet
+from medflare.models.attention import attention
+from medflare.models.fused_decoder import Block, decoder_blocks, normed
+from medflare.models.fused_operations import rotated
+
+
+class FusedReader:
+    """Reads with the weights and adapters that a decoder has when this is made."""
+
+    def __init__(self, model: Any, adapters: AdapterSet) -> None:
+        self.model = model
+        self.adapted = adapters.adapted_layers() or {}
+        self.blocks: list[Block] = decoder_blocks(model.get_decoder(), self.adapted)
+
+    def read(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        """Return the last layer's states, 0 at padding, and the cache, as `TextBackbone.read`."""
+        from transformers import DynamicCache
+
+        cache = DynamicCache() if cache is None else cache
+        config, decoder = self.model.config, self.model.get_decoder()
+        new = mask[:, -ids.shape[1] :].bool()  # (N, L)
+        x = decoder.embed_tokens(ids[new])  # (M, H)
+        cos, sin = decoder.rotary_emb(x[None], position_ids=positions[new][None])  # (1, M, D)
+        rows = Rows.of(mask, new, cos[0], sin[0], config.num_attention_heads, config.num_key_value_heads)
+        for block in self.blocks:
+            x = block(x, self.adapted, lambda module, qkv: rows.mix(module, qkv, cache))
+        out = x.new_zeros(new.numel(), x.shape[1]).index_copy_(0, rows.places, normed(x, decoder.norm))
+        return out.view(*new.shape, -1), cache
+
+
+@dataclass(slots=True)
+class Rows:
+    """Rows of one pass: N of them with L places for new tokens, of which M are filled, after T earlier ones.
+
+    Attributes:
+        shape: (N, L); places: (M,) of the tokens among the N·L; cos, sin: (M, D) of their positions.
+        visible: (N, 1, L, T + L), true where a token reads.
+    """
+
+    shape: tuple[int, int]
+    places: Tensor
+    visible: Tensor
+    cos: Tensor
+    sin: Tensor
+    heads: int
+    groups: int
+
+    @classmethod
+    def of(cls, mask: Tensor, new: Tensor, cos: Tensor, sin: Tensor, heads: int, groups: int) -> Rows:
+        rows, length = new.shape
+        earlier = mask.shape[1] - length
+        order = torch.ones(length, mask.shape[1], dtype=torch.bool, device=mask.device).tril(earlier)
+        visible = mask[:, None, None].bool() & order
+        return cls((rows, length), new.flatten().nonzero().squeeze(1), visible, cos, sin, heads, groups)
+
+    def mix(self, module: Any, qkv: Tensor, cache: Any) -> Tensor:
+        """Return what attention of one layer makes of its projections, (M, heads · D); keys enter the cache.
+
+        Args:
+            module: the layer's attention; qkv: (M, (heads + 2 · groups) · D).
+        """
+        heads, groups = self.heads, self.groups
+        parts = qkv.view(len(qkv), heads + 2 * groups, -1)
+        turned = rotated(parts[:, : heads + groups], self.cos, self.sin)
+        laid_out = qkv.new_zeros(self.shape[0] * self.shape[1], *parts.shape[1:])
+        laid_out.index_copy_(0, self.places, torch.cat([turned, parts[:, heads + groups :]], 1))
+        by_head = laid_out.view(*self.shape, *parts.shape[1:]).transpose(1, 2)  # (N, heads + …, L, D)
+        query, key, value = by_head.split([heads, groups, groups], 1)
+        keys, values = cache.update(key, value, module.layer_idx)  # (N, groups, T + L, D)
+        mixed, _ = attention(module, query, keys, values, self.visible, scaling=module.scaling)
+        return mixed.reshape(len(laid_out), -1).index_select(0, self.places)
