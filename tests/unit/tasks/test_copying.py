@@ -18,7 +18,13 @@ from medflare.models.adapters.base import GENERIC
 from medflare.models.adapters.lora import LoraSettings
 from medflare.models.backbone import load_backbone
 from medflare.models.text_model import TextModel
-from medflare.tasks.extraction.copying import CopyGuide, CopyWords
+from medflare.tasks.extraction.copying import (
+    CHEAP_TOKENS,
+    DEAR_TOKENS,
+    CopyGuide,
+    CopyWords,
+    DraftLengths,
+)
 from medflare.tasks.extraction.examples import NER, Example
 from medflare.tasks.extraction.extractor import Extractor
 from medflare.tasks.extraction.markup import Mark, drop_crossing, read_spans, write_spans
@@ -96,6 +102,26 @@ def test_what_is_drafted_first_is_the_text_without_marks() -> None:
     for text in TEXTS:
         tokens = guide(text).draft(guide(text).start, True)
         assert tokens == model().answer_ids([locate_words(text).text])[0]
+
+
+@pytest.mark.parametrize(("parameters", "lengths"), [(2_600_000, CHEAP_TOKENS), (134_515_008, DEAR_TOKENS)])
+def test_a_large_model_drafts_little_at_a_time(
+    parameters: int, lengths: DraftLengths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model(), "parameter_count", lambda: parameters)
+    table = model().token_table
+    assert table is not None
+    words = CopyWords(model(), table)
+    assert words.lengths is lengths
+    source = locate_words("No chest pain since Monday, then 2.5 mg of aspirin daily, and she went home.")
+    whole = model().answer_ids([source.text])[0]
+    walker = words.guide(source, ENTITY_TYPES)
+    assert walker.draft(walker.start, True) == whole[: lengths.first]
+    assert walker.draft(walker.start, False) == whole[: lengths.outside]
+    state = walker.start
+    for token in model().token_ids(['<span class="problem">'])[0]:
+        state = walker.after(state, token)
+    assert walker.draft(state, False) == whole[: lengths.inside]
 
 
 def test_a_type_that_is_open_is_not_opened_again_and_an_empty_one_is_not_closed() -> None:
