@@ -89,6 +89,7 @@ class FedMRG(ComparisonTask[FedMRGComparison, FedMRGMethod]):
         "cider": Column(title="CIDEr"),
         "label_f1": Column(title="label F1, by study"),
         "label_micro_f1": Column(title="label micro F1"),
+        "label_f1_other_patients": Column(title="label F1, other patients (control)", tested=False),
     }
 
     def check(self, settings: FedMRGComparison, own: FedMRGMethod) -> None:

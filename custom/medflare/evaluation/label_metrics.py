@@ -7,6 +7,7 @@ PromptMRG and cvt2distilgpt2.
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import Literal, get_args
 
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from medflare.core.conditions import CONDITIONS, Code
-from medflare.evaluation.statistics import Array, Statistic, divide_or_zero, mean_statistic
+from medflare.evaluation.statistics import Array, Statistic, divide_or_zero, mean_statistic, restricted
 
 COMPETITION: tuple[str, ...] = (
     "atelectasis",
@@ -30,6 +31,8 @@ RATIOS: tuple[Ratio, ...] = get_args(Ratio)
 
 
 AVERAGES = ("", "micro_", "macro_", "micro5_")
+OTHER_PATIENTS = "label_f1_other_patients"
+"""Name of the control of `other_patients_statistic`."""
 CONDITION_METRICS = tuple(f"label_f1/{name}" for name in CONDITIONS)
 """Names of `condition_statistics`."""
 
@@ -128,6 +131,37 @@ def condition_statistics(gold: ArrayLike, predicted: ArrayLike) -> dict[str, Sta
         for i, name in enumerate(CONDITIONS)
         if occurs[i]
     }
+
+
+def other_patients_statistic(
+    gold: ArrayLike, predicted: ArrayLike, patients: Sequence[Hashable], sites: Sequence[str] | None = None
+) -> dict[str, Statistic]:
+    """Return the label F1 of each draft with reports of its site's other patients, on average.
+
+    It is what findings are worth that do not come from the image: `label_f1` of drafts that were dealt out to
+    patients at random. A model that looks at images has a `label_f1` well above it.
+
+    Args:
+        gold, predicted: (studies, 14) integers of `Code`.
+        patients: of each study; sites: of each study, None for one site.
+
+    Returns:
+        `label_f1_other_patients`; nothing where no site has two patients.
+    """
+    positive = [np.asarray(codes) == Code.POSITIVE for codes in (gold, predicted)]
+    in_report, in_draft = (rows.reshape(-1, len(CONDITIONS)).astype(np.float32) for rows in positive)
+    places = np.unique(["" for _ in patients] if sites is None else sites, return_inverse=True)[1]
+    numbers = {patient: i for i, patient in enumerate(dict.fromkeys(patients))}
+    persons = np.asarray([numbers[patient] for patient in patients])
+    mean, found = np.zeros(len(persons)), np.zeros(len(persons), dtype=bool)
+    for i in range(len(persons)):
+        others = (places == places[i]) & (persons != persons[i])  # (studies,)
+        found[i] = others.any()
+        if found[i]:
+            both = in_report[others] @ in_draft[i]
+            stated = in_report[others].sum(1) + in_draft[i].sum()
+            mean[i] = divide_or_zero(2 * both, stated).mean()
+    return {OTHER_PATIENTS: restricted(mean_statistic(mean), found.tolist())} if found.any() else {}
 
 
 def label_metrics(gold: ArrayLike, predicted: ArrayLike) -> dict[str, float]:

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from medflare.core.conditions import CONDITIONS
 from medflare.core.run_record import ComparisonRecord, RecordModel
-from medflare.evaluation.label_metrics import label_statistics
+from medflare.evaluation.label_metrics import label_statistics, other_patients_statistic
 from medflare.evaluation.report_metrics import report_statistics
 from medflare.evaluation.statistics import Statistic, paired_difference
 
@@ -42,7 +42,11 @@ class Prediction(RecordModel):
 def prediction_statistics(studies: Sequence[Prediction]) -> dict[str, Statistic]:
     """Return what every study adds to each text and label metric (no Java, no further models)."""
     texts = report_statistics([s.reference for s in studies], [s.generated for s in studies])
-    return texts | label_statistics([s.gold_codes for s in studies], [s.predicted_codes for s in studies])
+    gold, predicted = [s.gold_codes for s in studies], [s.predicted_codes for s in studies]
+    control = other_patients_statistic(
+        gold, predicted, [s.patient_id for s in studies], [s.site for s in studies]
+    )
+    return texts | label_statistics(gold, predicted) | control
 
 
 def compare_predictions(

@@ -18,10 +18,12 @@ from medflare.evaluation import meteor as meteor_program
 from medflare.evaluation import overlap
 from medflare.evaluation.label_metrics import (
     CONDITION_METRICS,
+    OTHER_PATIENTS,
     condition_statistics,
     label_metrics,
     label_names,
     label_statistics,
+    other_patients_statistic,
 )
 from medflare.evaluation.plugin_metrics import plugin_statistics
 from medflare.evaluation.scorers import OPTIONAL_METRICS, optional_statistics
@@ -44,7 +46,10 @@ TEXT = (
 """Metrics of `report_statistics`."""
 FURTHER = (*(f"rouge_{order}" for order in range(1, overlap.ORDERS + 1)), METEOR_EXACT)
 """Metrics of `further_statistics`."""
-METRICS = (*TEXT, *FURTHER, METEOR, *label_names(), *CONDITION_METRICS, *OPTIONAL_METRICS)
+METRICS = (
+    *(*TEXT, *FURTHER, METEOR, *label_names(), OTHER_PATIENTS, *CONDITION_METRICS),
+    *OPTIONAL_METRICS,
+)
 """Metrics that `evaluate_reports` may have; some need Java or weights of their own."""
 
 
@@ -158,6 +163,7 @@ def evaluate_reports(
     statistics |= further_statistics(references, hypotheses)
     codes = rule_codes(hypotheses) if predicted_codes is None else predicted_codes
     statistics |= label_statistics(gold_codes, codes) | condition_statistics(gold_codes, codes)
+    statistics |= other_patients_statistic(gold_codes, codes, groups or range(len(references)))
     more, missing = optional_statistics(references, hypotheses, scorers or {})
     statistics |= more
     added, failed = plugin_statistics(references, hypotheses, METRICS)

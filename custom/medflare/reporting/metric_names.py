@@ -22,6 +22,7 @@ NAMES: dict[str, str] = {
     "label_precision": "label P",
     "label_recall": "label R",
     "label_f1": "label F1",
+    "label_f1_other_patients": "label F1, other patients",
     **{
         f"label_{average}_{ratio}": f"{name} {short}{five}"
         for average, name, five in _AVERAGES

@@ -12,6 +12,7 @@ from medflare.core.task import Task
 
 _TEXT = ("bleu_1", "bleu_4", "meteor", "rouge_l")
 _LABELS = ("label_f1", "label_micro_f1", "label_macro_f1")
+_CONTROL = "label_f1_other_patients"
 
 TASKS: dict[str, Task] = {
     task.name: task
@@ -21,7 +22,7 @@ TASKS: dict[str, Task] = {
             reads="studies",
             record_name="study",
             records_name="studies",
-            headline=(*_TEXT, "cider", *_LABELS),
+            headline=(*_TEXT, "cider", *_LABELS, _CONTROL),
             score_result="medflare.tasks.reports.evaluation:score_result",
         ),
         Task(
@@ -29,7 +30,7 @@ TASKS: dict[str, Task] = {
             reads="visits",
             record_name="study",
             records_name="studies",
-            headline=(*_TEXT, "cider", *_LABELS, "change_f1", "change_opposite"),
+            headline=(*_TEXT, "cider", *_LABELS, _CONTROL, "change_f1", "change_opposite"),
             score_result="medflare.learners.visit_results:score_result",
         ),
         Task(

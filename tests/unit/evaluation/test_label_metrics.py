@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medflare.core.conditions import CONDITIONS
-from medflare.evaluation.label_metrics import COMPETITION, label_metrics
+from medflare.evaluation.label_metrics import COMPETITION, label_metrics, other_patients_statistic
 
 
 def codes(*rows: dict[int, int]) -> np.ndarray:
@@ -25,6 +25,32 @@ def test_vector_11_gold_without_prediction_and_two_empty_sides_score_zero() -> N
     for gold, predicted in ((codes({1: 1}), codes({})), (codes({}), codes({}))):
         metrics = label_metrics(gold, predicted)
         assert [metrics[f"label_{name}"] for name in ("precision", "recall", "f1")] == [0, 0, 0]
+
+
+def control(gold: np.ndarray, predicted: np.ndarray, *whose: list[str]) -> float | None:
+    found = other_patients_statistic(gold, predicted, *whose)
+    return found["label_f1_other_patients"].value if found else None
+
+
+def test_a_draft_is_compared_with_the_reports_of_other_patients() -> None:
+    gold = codes({1: 1}, {1: 1, 2: 1}, {3: 1})
+    predicted = codes({1: 1}, {3: 1}, {})
+    # draft 0 with reports 1 and 2: 2/3 and 0; draft 1 with 0 and 2: 0 and 1; draft 2 states nothing
+    assert control(gold, predicted, ["a", "b", "c"]) == pytest.approx((1 / 3 + 1 / 2 + 0) / 3)
+    # reports 0 and 1 are of one patient
+    assert control(gold, predicted, ["a", "a", "b"]) == pytest.approx((0 + 1 + 0) / 3)
+    # the third study has nobody beside it at its site, and counts nowhere
+    assert control(gold, predicted, ["a", "b", "c"], ["x", "x", "y"]) == pytest.approx((2 / 3 + 0) / 2)
+    assert control(gold, predicted, ["a", "a", "a"]) is None
+    assert control(gold[:0], predicted[:0], []) is None
+
+
+@given(st.integers(0, 2**32))
+def test_the_control_is_the_label_f1_of_drafts_dealt_out_at_random(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    gold, predicted = (generator.integers(0, 2, (5, 14)) for _ in range(2))
+    dealt = [label_metrics(gold, np.roll(predicted, by, 0))["label_f1"] for by in range(1, 5)]
+    assert control(gold, predicted, list("abcde")) == pytest.approx(np.mean(dealt))
 
 
 def test_reports_in_which_nothing_is_recognised_agree_with_nothing_and_are_counted() -> None:
