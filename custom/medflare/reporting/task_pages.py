@@ -102,7 +102,8 @@ _UNRECOGNISED = ("label_unrecognised", "label_unrecognised_generated")
 _VISITS = TaskPage(
     task=TASKS["visits"],
     lead="Generated reports against the radiologists' own, on test studies that no training saw. "
-    "The generic adapter is what all sites share; a personalised one stays at its site.",
+    "The generic adapter is what all sites share; a personalised one stays at its site. Label F1 with other "
+    "patients is a control: drafts that score as much there do not tell what is in their image.",
     caption=_CAPTION.format("studies"),
     charted=("change_f1", "label_f1", "bleu_4", "rouge_l"),
     charts=2,
