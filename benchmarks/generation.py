@@ -30,6 +30,7 @@ from medflare.learners.extraction.learner import ExtractionLearner, build
 from medflare.learners.text_task.shared_adapter import ADAPTER_PREFIX
 from medflare.models.adapters.base import GENERIC
 from medflare.models.attention import attention_of_few
+from medflare.models.packed_batch import pack
 from medflare.models.padding import batches_by_length
 from medflare.models.text_model import TextModel, Written
 from medflare.tasks.extraction.examples import Example
@@ -134,6 +135,17 @@ def counted(model: TextModel) -> Callable[[], tuple[int, int]]:
             totals[1] += int(mask[:, -ids.shape[1] :].sum())
         return result
 
+    rows_read = model.read_rows
+
+    def reading_rows(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Any]:
+        before = tuple(totals)
+        result = rows_read(rows)
+        if tuple(totals) == before:  # along what they share
+            totals[0] += 1
+            totals[1] += pack([[*row, 0] for row in rows], [len(row) for row in rows], "cpu").ids.numel()
+        return result
+
+    setattr(model, "read_rows", reading_rows)  # noqa: B010 - a method
     model.backbone.model.get_decoder().register_forward_pre_hook(record, with_kwargs=True)
     setattr(model, "read", reading)  # noqa: B010 - a method
     return lambda: (totals[0], totals[1])

@@ -8,6 +8,7 @@ rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,11 @@ from torch import Tensor
 from medflare.models.adapters.base import AdapterSet
 from medflare.models.attention import attention
 from medflare.models.fused_decoder import Block, decoder_blocks, normed
-from medflare.models.fused_operations import rotated
+from medflare.models.fused_operations import PackedAttention, PackedLayout, rotated
+from medflare.models.packed_batch import pack
+
+MOST_SCORES = 2**25
+"""Attention scores of one layer that are in memory together: 64 MB in bf16."""
 
 
 class FusedReader:
@@ -42,6 +47,37 @@ class FusedReader:
             x = block(x, self.adapted, lambda module, qkv: rows.mix(module, qkv, cache))
         out = x.new_zeros(new.numel(), x.shape[1]).index_copy_(0, rows.places, normed(x, decoder.norm))
         return out.view(*new.shape, -1), cache
+
+    def holds(self, rows: Sequence[Sequence[int]]) -> bool:
+        """Return whether all scores of these rows may be in memory together, as `read_rows` has them."""
+        heads = int(self.model.config.num_attention_heads)
+        return len(rows) * heads * max(map(len, rows)) ** 2 <= MOST_SCORES
+
+    def read_rows(self, rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Any]:
+        """Read rows as `TextBackbone.read_rows`; what some begin with alike is computed once."""
+        from transformers import DynamicCache
+
+        cache, config, decoder = DynamicCache(), self.model.config, self.model.get_decoder()
+        heads, groups = config.num_attention_heads, config.num_key_value_heads
+        # `pack` leaves out a row's last token, after which nothing is predicted
+        packed = pack([[*row, 0] for row in rows], [len(row) for row in rows], self.model.device)
+        x = decoder.embed_tokens(packed.ids)[0]  # (M, H)
+        cos, sin = (part[0] for part in decoder.rotary_emb(x[None], position_ids=packed.positions))  # (M, D)
+        layout = PackedLayout.of(packed.rows, heads, groups, x.dtype)
+
+        def along_rows(module: Any, qkv: Tensor) -> Tensor:
+            parts = qkv.view(len(qkv), heads + 2 * groups, -1)
+            keys, values = rotated(parts[:, heads : heads + groups], cos, sin), parts[:, heads + groups :]
+            by_row = (part[layout.paths].transpose(1, 2) for part in (keys, values))  # (N, groups, T, D)
+            cache.update(next(by_row), next(by_row), module.layer_idx)
+            mixed: Tensor = PackedAttention.apply(qkv, cos, sin, layout, module.scaling)
+            return mixed
+
+        for block in self.blocks:
+            x = block(x, self.adapted, along_rows)
+        lengths = torch.tensor([len(row) for row in rows], device=x.device)
+        mask = torch.arange(layout.paths.shape[1], device=x.device) < lengths[:, None]  # (N, T)
+        return normed(x, decoder.norm)[layout.paths], mask.long(), cache
 
 
 @dataclass(slots=True)

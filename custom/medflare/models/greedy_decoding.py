@@ -8,7 +8,6 @@ of the small model) instead of written one by one.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -131,61 +130,34 @@ def write_greedily(
         if answer.budget < 1:
             answer.tokens, answer.done = answer.guide.ending(answer.state), True
     open_ones = [answer for answer in answers if not answer.done]
-    if open_ones:
-        shared = _common_prefix([answer.unread for answer in open_ones])
-        cache = _read_prefix(model, shared)
-        for answer in open_ones:
-            answer.unread = answer.unread[len(shared) :]
-        for rows in batches_by_length([answer.unread for answer in open_ones], batch):
-            _write_batch(model, [open_ones[i] for i in rows], cache, len(shared))
+    for rows in batches_by_length([answer.unread for answer in open_ones], batch):
+        _write_batch(model, [open_ones[i] for i in rows])
     return [answer.tokens for answer in answers]
 
 
-def _common_prefix(rows: list[list[int]]) -> list[int]:
-    """Return what all rows begin with, at least one token short of the shortest."""
-    first, last = min(rows), max(rows)  # in the order of lists, these two differ first
-    most = min(map(len, rows)) - 1
-    size = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(first[:most], last[:most], strict=True))))
-    return list(first[:size])
-
-
-def _read_prefix(model: TextBackbone, shared: list[int]) -> Any:
-    """Return the keys and values of what all prompts begin with.
-
-    All of them are kept, also of layers with a sliding window: what is drafted in vain counts as nothing.
-    """
-    from transformers import DynamicCache
-
-    cache = DynamicCache()
-    if not shared:
-        return cache
-    ids = torch.tensor([shared], device=model.device)
-    positions = torch.arange(len(shared), device=model.device)[None]
-    return model.read(ids, torch.ones_like(ids), positions, cache)[1]
-
-
-def _write_batch(model: TextBackbone, answers: list[_Answer], prefix: Any, shared: int) -> None:
+def _write_batch(model: TextBackbone, answers: list[_Answer]) -> None:
     """Write answers together, pass by pass; those that are done leave."""
-    cache = copy.deepcopy(prefix)
-    cache.batch_repeat_interleave(len(answers))
     windowed = bool(getattr(model.backbone.model.config, "sliding_window", None))
-    # (N, T): 0 for what was drafted in vain and for padding
-    seen = torch.ones(len(answers), shared, dtype=torch.long, device=model.device)
-    while answers:
-        for answer in answers:
-            answer.foresee()
-        ids, mask = pad_rows([a.unread + a.draft for a in answers], model.padding, model.device)  # (N, L)
-        positions = seen.sum(1, keepdim=True) + (mask.cumsum(1) - 1).clamp(min=0)  # (N, L)
-        hidden, cache = model.read(ids, torch.cat([seen, mask], 1), positions, cache)  # (N, L, H)
+    for answer in answers:
+        answer.foresee()
+    hidden, new, cache = model.read_rows([a.unread + a.draft for a in answers])  # (N, L, H), (N, L)
+    seen = new[:, :0]  # (N, T): 0 for what was drafted in vain and for padding
+    while True:
         read = [len(answer.unread) for answer in answers]
         for i, (answer, chosen) in enumerate(zip(answers, _choose(model, answers, hidden), strict=True)):
-            mask[i, read[i] + answer.take(chosen, model.end) :] = 0  # what was drafted in vain
-        seen = torch.cat([seen, mask], 1)
+            new[i, read[i] + answer.take(chosen, model.end) :] = 0  # what was drafted in vain
+        seen = torch.cat([seen, new], 1)
         left = [i for i, answer in enumerate(answers) if not answer.done]
+        if not left:
+            return
         if len(left) < len(answers) or windowed:  # a window counts slots, so none may be in vain
             answers = [answers[i] for i in left]
-            if answers:
-                seen = _keep(cache, seen, left)
+            seen = _keep(cache, seen, left)
+        for answer in answers:
+            answer.foresee()
+        ids, new = pad_rows([a.unread + a.draft for a in answers], model.padding, model.device)  # (N, L)
+        positions = seen.sum(1, keepdim=True) + (new.cumsum(1) - 1).clamp(min=0)  # (N, L)
+        hidden, cache = model.read(ids, torch.cat([seen, new], 1), positions, cache)  # (N, L, H)
 
 
 def _keep(cache: Any, seen: Tensor, rows: list[int]) -> Tensor:

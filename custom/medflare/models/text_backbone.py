@@ -9,9 +9,11 @@ import warnings
 from collections.abc import Sequence
 from functools import cached_property
 from importlib.metadata import version
+from itertools import takewhile
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from medflare.core.errors import ConfigError
@@ -132,6 +134,36 @@ class TextBackbone:
             )
         return out.last_hidden_state, out[CACHE]
 
+    def read_rows(self, rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Any]:
+        """Read rows of tokens, what all of them begin with once.
+
+        Returns:
+            (N, T, hidden) the last layer's states, 0 where all rows are alike, (N, T) the rows' mask with
+            padding at the right, and the cache.
+        """
+        shared = _common_beginning(rows)
+        cache = self._read_beginning(shared)
+        cache.batch_repeat_interleave(len(rows))
+        ids, new = pad_rows([row[len(shared) :] for row in rows], self.padding, self.device)  # (N, L)
+        mask = torch.cat([new.new_ones(len(rows), len(shared)), new], 1)  # (N, T)
+        positions = len(shared) + (new.cumsum(1) - 1).clamp(min=0)  # (N, L)
+        states, cache = self.read(ids, mask, positions, cache)
+        return F.pad(states, (0, 0, len(shared), 0)), mask, cache
+
+    def _read_beginning(self, shared: Sequence[int]) -> Any:
+        """Return the keys and values of what all rows begin with.
+
+        All of them are kept, also of layers with a sliding window: what is drafted in vain counts as nothing.
+        """
+        from transformers import DynamicCache
+
+        cache = DynamicCache()
+        if not shared:
+            return cache
+        ids = torch.tensor([shared], device=self.device)
+        positions = torch.arange(len(shared), device=self.device)[None]
+        return self.read(ids, torch.ones_like(ids), positions, cache)[1]
+
     def generate_ids(self, rows: Sequence[Sequence[int]], most: int, **search: Any) -> list[list[int]]:
         """Return the new tokens of each prompt, without sampling; none where the prompts fill the context.
 
@@ -166,3 +198,11 @@ class TextBackbone:
             model.generation_config = before
         new: list[list[int]] = out[:, ids.shape[1] :].tolist()
         return new
+
+
+def _common_beginning(rows: Sequence[Sequence[int]]) -> list[int]:
+    """Return what all rows begin with, at least one token short of the shortest."""
+    first, last = min(map(list, rows)), max(map(list, rows))  # in the order of lists, these two differ first
+    most = min(map(len, rows)) - 1
+    size = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(first[:most], last[:most], strict=True))))
+    return first[:size]

@@ -193,6 +193,11 @@ class TextModel(TextBackbone):
             return super().read(ids, mask, positions, cache)
         return self._reader.read(ids, mask, positions, cache)
 
+    def read_rows(self, rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Any]:
+        if self._reader is None or not self._reader.holds(rows):
+            return super().read_rows(rows)
+        return self._reader.read_rows(rows)
+
     def evaluating(self) -> AbstractContextManager[None]:
         """Set eval mode inside, without dropout and gradient checkpointing, and the former mode after."""
         return evaluation_mode(self.backbone.model)

@@ -59,6 +59,42 @@ def test_states_and_cache_are_those_of_transformers(
             assert torch.allclose(mine, theirs, atol=1e-5)
 
 
+ROWS = ([4, 5, 6, 7, 8], [4, 5, 6, 9], [4, 5], [4, 5, 6, 7, 8], [4, 11, 12])
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+@torch.no_grad()
+def test_rows_are_read_along_what_they_share_and_go_on(family: str) -> None:
+    model = build(family)
+    with model.reading():
+        assert model._reader is not None
+        assert model._reader.holds(ROWS)
+        states, mask, cache = model.read_rows(ROWS)
+        expected, other_mask, other = TextBackbone.read_rows(model, ROWS)
+        new = torch.tensor([[13], [14], [15], [16], [17]])
+        seen = torch.cat([mask, torch.ones_like(new)], 1)
+        after, _ = model.read(new, seen, mask.sum(1, keepdim=True), cache)
+        expected_after, _ = model.read(new, seen, mask.sum(1, keepdim=True), other)
+    assert torch.equal(mask, other_mask)
+    kept = mask.bool()
+    kept[:, 0] = False  # what all begin with
+    assert torch.allclose(states[kept], expected[kept], atol=1e-5)
+    assert torch.allclose(after, expected_after, atol=1e-5)
+
+
+@torch.no_grad()
+def test_rows_whose_scores_are_too_many_are_read_by_transformers_attention(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = build()
+    with model.reading():
+        states, mask, _ = model.read_rows(ROWS)
+        monkeypatch.setattr("medflare.models.fused_reading.MOST_SCORES", 1)
+        expected, other_mask, _ = model.read_rows(ROWS)
+    assert torch.equal(mask, other_mask)
+    assert torch.allclose(states[:, 1:][mask[:, 1:] == 1], expected[:, 1:][mask[:, 1:] == 1], atol=1e-5)
+
+
 @torch.no_grad()
 def test_what_is_read_outside_has_the_adapters_beside_the_weights() -> None:
     model = build()

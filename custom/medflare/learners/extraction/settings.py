@@ -38,7 +38,7 @@ class ExtractionSettings(TextTaskSettings):
 PRESETS: dict[str, dict[str, Any]] = {
     "recommended": {},
     "paper": {"optimiser": {"gradient_checkpointing": True}},
-    "instruct": {**INSTRUCT, "decoding": "copy"},
+    "instruct": {**INSTRUCT, "decoding": "copy", "eval_batch": 64},
 }
 """Preset -> settings that it changes before a job's own settings apply."""
 

@@ -29,7 +29,7 @@ INSTRUCT: dict[str, Any] = {
     "lora": {"rank": 16, "lora_alpha": 32, "targets": ALL_PROJECTIONS, "dropout": 0.0},
     "local_epochs": 1,
     "max_tokens": 400,
-    "eval_batch": 32,
+    "eval_batch": 16,
     "eval_limit": 0,
 }
 """Preset of all text tasks for a pretrained instruction model of 0.1 to 1 billion parameters on processors.
