@@ -47,8 +47,8 @@ def _of_batch(
     model: TextModel, prompts: list[TokenSequence], continuations: list[Sequence[TokenSequence]]
 ) -> list[list[float]]:
     """Return `log_likelihoods` of prompts computed together, as many continuations at once as prompts."""
-    ids, mask = pad_rows(prompts, model.padding, model.device, left=True)  # (N, T)
-    last, cache = model.read(ids, mask, (mask.cumsum(1) - 1).clamp(min=0), None)
+    states, mask, cache = model.read_rows(prompts)  # (N, T, hidden), (N, T)
+    last = states[torch.arange(len(prompts), device=model.device), mask.sum(1) - 1][:, None]  # (N, 1, hidden)
     pairs = [(row, place) for row, several in enumerate(continuations) for place in range(len(several))]
     pairs.sort(key=lambda pair: len(continuations[pair[0]][pair[1]]))
     results = [[0.0] * len(several) for several in continuations]
@@ -56,7 +56,7 @@ def _of_batch(
         part = pairs[start : start + len(prompts)]
         rows = torch.tensor([row for row, _ in part], device=model.device)
         tails = [continuations[row][place] for row, place in part]
-        sums = _continued(model, last[rows, -1:], mask[rows], _of_rows(cache, rows), tails)
+        sums = _continued(model, last[rows], mask[rows], _of_rows(cache, rows), tails)
         for (row, place), value in zip(part, sums, strict=True):
             results[row][place] = value
     return results
