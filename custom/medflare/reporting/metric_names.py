@@ -63,6 +63,8 @@ LOSSES = {
     "loss_kd_specialised": "distillation to the personal adapter",
 }
 PHASES = {"train_": "training", "val_": "validation", "test_": "test"}
+CONTROLS = ("chance", "label_f1_other_patients")
+"""Metrics of which neither more nor less is better: others are read beside them."""
 LESS_IS_BETTER = (
     "parse_failure_rate",
     "duplicate_rate",

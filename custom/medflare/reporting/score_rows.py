@@ -13,7 +13,7 @@ from typing import Any
 
 from medflare.core.run_record import ALL_SITES, ComparisonRecord, Estimate, EvaluationRecord, RunRecord
 from medflare.reporting.formatting import MISSING
-from medflare.reporting.metric_names import LESS_IS_BETTER, display_name
+from medflare.reporting.metric_names import CONTROLS, LESS_IS_BETTER, display_name
 from medflare.tasks import TASKS
 
 SUMMED = (
@@ -146,8 +146,13 @@ def columns_of(rows: Sequence[ScoreRow], wanted: Sequence[str] | None = None) ->
 
 
 def best_rows(rows: Sequence[ScoreRow], metric: str) -> set[int]:
-    """Return the places of the rows that are best on their site and split; none where a row is alone."""
+    """Return the places of the rows that are best on their site and split.
+
+    None where a row is alone, and of a control.
+    """
     best: set[int] = set()
+    if metric in CONTROLS:
+        return best
     for site, split in {(row.site, row.split) for row in rows}:
         group = [i for i, r in enumerate(rows) if (r.site, r.split) == (site, split) and metric in r.metrics]
         if len(group) > 1:

@@ -180,10 +180,11 @@ def test_the_terminal_shows_the_scores_that_the_run_has(notes_run: Path) -> None
     assert f"{100 * rows[0].metrics['ner_strict_f1'].value:.1f}" in text
 
 
-def test_fewer_unreadable_outputs_are_better(notes_run: Path) -> None:
+def test_fewer_unreadable_outputs_are_better_and_no_value_of_a_control_is(notes_run: Path) -> None:
     rows = [row for row in rows_of([read_record(notes_run)]) if row.site == "site-1"]
     for place, share in enumerate((0.02, 0.3)):
-        for name in ("parse_failure_rate", "ner_strict_f1"):
+        for name in ("parse_failure_rate", "ner_strict_f1", "label_f1_other_patients"):
             rows[place].metrics[name] = Estimate(value=share, low=share, high=share)
     assert best_rows(rows, "parse_failure_rate") == {0}
     assert best_rows(rows, "ner_strict_f1") == {1}
+    assert best_rows(rows, "label_f1_other_patients") == set()
