@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from medflare.core.conditions import CONDITIONS
 from medflare.evaluation.label_metrics import COMPETITION, label_metrics, other_patients_statistic
+from medflare.evaluation.report_metrics import evaluate_reports
 
 
 def codes(*rows: dict[int, int]) -> np.ndarray:
@@ -43,6 +44,16 @@ def test_a_draft_is_compared_with_the_reports_of_other_patients() -> None:
     assert control(gold, predicted, ["a", "b", "c"], ["x", "x", "y"]) == pytest.approx((2 / 3 + 0) / 2)
     assert control(gold, predicted, ["a", "a", "a"]) is None
     assert control(gold[:0], predicted[:0], []) is None
+
+
+def test_the_scores_of_reports_hold_the_control() -> None:
+    gold, predicted = codes({1: 1}, {3: 1}), codes({1: 1}, {1: 1})
+    texts = ["cardiomegaly .", "edema ."]
+    found = evaluate_reports(texts, texts, gold, predicted, groups=["a", "b"], replicates=10).estimates
+    # draft 0 does not agree with report 1, draft 1 does with report 0
+    assert (found["label_f1"].value, found["label_f1_other_patients"].value) == (0.5, 0.5)
+    alone = evaluate_reports(texts, texts, gold, predicted, groups=["a", "a"], replicates=10).estimates
+    assert "label_f1_other_patients" not in alone
 
 
 @given(st.integers(0, 2**32))
