@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from medflare.core.errors import ConfigError
 
@@ -247,3 +247,14 @@ def _keep_gradients_right(model: nn.Module) -> None:
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
             setattr(module, "support_avx512bf16_for_cpu", False)  # noqa: B010 - no attribute of nn.Module
+
+
+def scaled_logits(logits: Tensor, config: Any) -> Tensor:
+    """Scale or cap logits after the output layer as Granite, Cohere and Gemma-2 do."""
+    if scaling := getattr(config, "logits_scaling", None):
+        logits = logits / scaling
+    if scale := getattr(config, "logit_scale", None):
+        logits = logits * scale
+    if cap := getattr(config, "final_logit_softcapping", None):
+        logits = cap * torch.tanh(logits / cap)
+    return logits

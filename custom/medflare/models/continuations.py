@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from medflare.models.backbone import autocast
+from medflare.models.backbone import autocast, scaled_logits
 from medflare.models.padding import batches_by_length, pad_rows
-from medflare.models.report_generator import scaled_logits
 from medflare.models.text_model import TextModel
 
 TokenSequence = Sequence[int]

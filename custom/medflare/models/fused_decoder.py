@@ -7,7 +7,7 @@ layers hold views, so that nothing is stored twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,7 +146,14 @@ class FusedDecoder:
 
     def available(self) -> bool:
         """Return whether the adapters in use are pairs of low rank and nothing is to be computed twice."""
-        return self.adapters.adapted_layers() is not None and not recomputes_activations(self.model)
+        adapted = self.adapters.adapted_layers()
+        return adapted is not None and self._holds(adapted) and not recomputes_activations(self.model)
+
+    def _holds(self, layers: Iterable[Any]) -> bool:
+        """Return whether all of these are projections of the decoder's blocks, where pairs are computed."""
+        blocks = [part for layer in self.model.get_decoder().layers for part in (layer.self_attn, layer.mlp)]
+        held = {id(part) for block in blocks for part in block.children()}
+        return all(id(layer) in held for layer in layers)
 
     def loss(self, packed: PackedBatch) -> Tensor:
         """Return the summed negative log-likelihood of a batch's answer tokens."""

@@ -35,12 +35,18 @@ class FusedReader:
 
     def read(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Any) -> tuple[Tensor, Any]:
         """Return the last layer's states, 0 at padding, and the cache, as `TextBackbone.read`."""
+        return self.read_embedded(self.model.get_decoder().embed_tokens(ids), mask, positions, cache)
+
+    def read_embedded(
+        self, embedded: Tensor, mask: Tensor, positions: Tensor, cache: Any
+    ) -> tuple[Tensor, Any]:
+        """Read embedded tokens, (N, L, H), as `read`."""
         from transformers import DynamicCache
 
         cache = DynamicCache() if cache is None else cache
         config, decoder = self.model.config, self.model.get_decoder()
-        new = mask[:, -ids.shape[1] :].bool()  # (N, L)
-        x = decoder.embed_tokens(ids[new])  # (M, H)
+        new = mask[:, -embedded.shape[1] :].bool()  # (N, L)
+        x = embedded[new]  # (M, H)
         cos, sin = decoder.rotary_emb(x[None], position_ids=positions[new][None])  # (1, M, D)
         rows = Rows.of(mask, new, cos[0], sin[0], config.num_attention_heads, config.num_key_value_heads)
         for block in self.blocks:

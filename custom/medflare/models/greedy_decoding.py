@@ -17,9 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from medflare.models.backbone import autocast
+from medflare.models.backbone import autocast, scaled_logits
 from medflare.models.padding import batches_by_length, pad_rows
-from medflare.models.report_generator import scaled_logits
 from medflare.models.text_backbone import TextBackbone
 
 
@@ -152,7 +151,7 @@ def _write_batch(model: TextBackbone, answers: list[_Answer]) -> None:
             return
         if len(left) < len(answers) or windowed:  # a window counts slots, so none may be in vain
             answers = [answers[i] for i in left]
-            seen = _keep(cache, seen, left)
+            seen = keep_rows(cache, seen, left)
         for answer in answers:
             answer.foresee()
         ids, new = pad_rows([a.unread + a.draft for a in answers], model.padding, model.device)  # (N, L)
@@ -160,7 +159,7 @@ def _write_batch(model: TextBackbone, answers: list[_Answer]) -> None:
         hidden, cache = model.read(ids, torch.cat([seen, new], 1), positions, cache)  # (N, L, H)
 
 
-def _keep(cache: Any, seen: Tensor, rows: list[int]) -> Tensor:
+def keep_rows(cache: Any, seen: Tensor, rows: list[int]) -> Tensor:
     """Keep of a cache these rows, and of their slots those that are seen; return the mask of what is left.
 
     Slots before those of `seen` (N, T) are an adapter's virtual tokens and stay.

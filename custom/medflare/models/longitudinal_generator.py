@@ -209,6 +209,13 @@ class LongitudinalGenerator(ReportGenerator):
         acts = self.patient is not None and self.patient.acts
         return None if acts or self.parts.train_backbone else super()._fused_decoder()
 
+    def _write_fused(
+        self, prefix: Tensor, present: Tensor, decoding: DecodingSettings
+    ) -> list[list[int]] | None:
+        """None also where patients' factors act on the decoder's layers."""
+        acts = self.patient is not None and self.patient.acts
+        return None if acts else super()._write_fused(prefix, present, decoding)
+
     @torch.no_grad()
     def draft(self, batch: VisitBatch, decoding: DecodingSettings) -> list[str]:
         """Generate a report for each visit of the batch."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,13 @@ from medflare.models.adapters.lora import LoraChoice, LoraSettings
 from medflare.models.adapters.none import NoAdapters
 from medflare.models.adapters.registry import PeftChoice, attach, effective_settings
 from medflare.models.attention import use_attention
-from medflare.models.backbone import Backbone, autocast
+from medflare.models.backbone import Backbone, autocast, scaled_logits
 from medflare.models.encoders import EncoderSettings, VisualEncoder
 from medflare.models.evaluation_mode import EvaluatedModule
 from medflare.models.fused_decoder import SHAPES, FusedDecoder, can_fuse
+from medflare.models.fused_reading import FusedReader
 from medflare.models.padding import IGNORED
+from medflare.models.report_writing import write_after
 from medflare.models.token_losses import Softened, word_loss
 
 ADAPTER_PREFIX = "adapter."
@@ -63,6 +66,11 @@ class DecodingSettings(Settings):
     min_new_tokens: int = 80
     repetition_penalty: float = 2.0
     length_penalty: float = 2.0
+
+    @property
+    def greedy(self) -> bool:
+        """Whether every token is the likeliest after those before it."""
+        return self.beams == 1 and self.repetition_penalty == 1.0
 
 
 SHORT_REPORTS: dict[str, Any] = {
@@ -302,6 +310,10 @@ class ReportGenerator(EvaluatedModule):
         prefix = prefix.to(self._table().weight.dtype)
         tokenizer = self.backbone.tokenizer
         mask = torch.ones(prefix.shape[:2], dtype=torch.long, device=self.device)
+        if decoding.greedy:
+            written = self._write_fused(prefix, mask.bool() if present is None else present, decoding)
+            if written is not None:
+                return decoded_reports(tokenizer, written)
         with autocast(self.backbone.precision, str(self.device)), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Passing `repetition_penalty`")  # as it should be
             ids = self.backbone.model.generate(
@@ -310,6 +322,22 @@ class ReportGenerator(EvaluatedModule):
                 **search_arguments(decoding, tokenizer),
             )
         return decoded_reports(tokenizer, ids)
+
+    def _write_fused(
+        self, prefix: Tensor, present: Tensor, decoding: DecodingSettings
+    ) -> list[list[int]] | None:
+        """Return a greedy report's tokens after each prefix.
+
+        None where the decoder does not compute matrices alone, with adapters merged into them.
+        """
+        if self.fused is None:
+            return None
+        with self.adapters.merged():
+            if self.adapters.adapted_layers() is None:
+                return None
+            reader = FusedReader(self.backbone.model, self.adapters)
+            end = int(self.backbone.tokenizer.eos_token_id)
+            return write_after(reader, prefix, present, decoding.max_new_tokens, decoding.min_new_tokens, end)
 
     def tokenise(self, reports: list[str], max_tokens: int) -> list[list[int]]:
         """Return token ids of each report, cut to `max_tokens`, with one EOS."""
@@ -357,8 +385,8 @@ class ReportGenerator(EvaluatedModule):
         return torch.stack([table[self._ids(word, bos=False)[0]].mean(0) for word in words])
 
 
-def decoded_reports(tokenizer: Any, ids: Tensor) -> list[str]:
-    """Return the texts of token ids (B, T) without special tokens, white space as single spaces."""
+def decoded_reports(tokenizer: Any, ids: Tensor | Sequence[Sequence[int]]) -> list[str]:
+    """Return the texts of B rows of token ids without special tokens, white space as single spaces."""
     return [" ".join(text.split()) for text in tokenizer.batch_decode(ids, skip_special_tokens=True)]
 
 
@@ -375,17 +403,6 @@ def search_arguments(decoding: DecodingSettings, tokenizer: Any) -> dict[str, An
         "pad_token_id": end if padding is None else padding,
         "eos_token_id": end,
     }
-
-
-def scaled_logits(logits: Tensor, config: Any) -> Tensor:
-    """Scale or cap logits after the output layer as Granite, Cohere and Gemma-2 do."""
-    if scaling := getattr(config, "logits_scaling", None):
-        logits = logits / scaling
-    if scale := getattr(config, "logit_scale", None):
-        logits = logits * scale
-    if cap := getattr(config, "final_logit_softcapping", None):
-        logits = cap * torch.tanh(logits / cap)
-    return logits
 
 
 def parameter_counts(model: ReportGenerator, adapter: str) -> dict[str, int]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from medflare.models.adapters.base import AdapterSettings
 from medflare.models.adapters.registry import attach
 from medflare.models.attention import use_attention
-from medflare.models.backbone import Backbone, autocast
+from medflare.models.backbone import Backbone, autocast, scaled_logits
 from medflare.models.evaluation_mode import evaluation_mode
 from medflare.models.fused_decoder import FusedDecoder, can_fuse
 from medflare.models.fused_reading import FusedReader
@@ -26,7 +26,6 @@ from medflare.models.greedy_decoding import Guide, write_greedily
 from medflare.models.packed_batch import PackedBatch, hidden_states, pack
 from medflare.models.padding import IGNORED, batches_by_length, pad_rows
 from medflare.models.recomputation import recompute_activations
-from medflare.models.report_generator import scaled_logits
 from medflare.models.text_backbone import TextBackbone
 
 

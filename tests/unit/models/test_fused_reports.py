@@ -15,7 +15,8 @@ from medflare.models.adapters.lora import ALL_PROJECTIONS, LoraSettings
 from medflare.models.backbone import load_backbone
 from medflare.models.encoders import EncoderSettings
 from medflare.models.fused_decoder import SHAPES, filled_up
-from medflare.models.report_generator import Decoded, ModelSettings, ReportGenerator
+from medflare.models.fused_reading import FusedReader
+from medflare.models.report_generator import Decoded, DecodingSettings, ModelSettings, ReportGenerator
 
 ENCODER = EncoderSettings(name="small", weights="none", image_size=32, token_grid=2)
 IMAGES = torch.rand(4, 1, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -140,3 +141,62 @@ def test_a_gradient_of_a_gradient_is_refused_and_not_wrong(tiny_backbone: Path) 
     grads = torch.autograd.grad(loss, model.adapters.parameters(GENERIC), create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         sum(g.square().sum() for g in grads).backward()
+
+
+def drafts(model: ReportGenerator, used: dict[str, Any], least: int, padded: bool) -> list[str]:
+    """Return greedy reports of 25 tokens at most, of a decoder whose rows end at different places."""
+    model.adapters.use(**used)
+    with torch.no_grad():
+        for weight in model.backbone.model.parameters():
+            weight.mul_(5 if weight.dim() > 1 else 1)
+        prefix = model.prefix(model.encode_images(IMAGES), CODES)
+    present = torch.arange(prefix.shape[1]) >= torch.tensor([[0], [4], [1], [7]])
+    decoding = DecodingSettings(beams=1, max_new_tokens=25, min_new_tokens=least, repetition_penalty=1.0)
+    return model.write(prefix, decoding, present if padded else None)
+
+
+@pytest.mark.parametrize("used", LEARNERS.values(), ids=LEARNERS)
+@pytest.mark.parametrize(("least", "padded"), [(0, False), (0, True), (9, True)])
+def test_greedy_reports_are_those_of_generate(
+    tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch, used: dict[str, Any], least: int, padded: bool
+) -> None:
+    expected = drafts(build(tiny_backbone, ALL_PROJECTIONS, fused=False), used, least, padded)
+    model = build(tiny_backbone, ALL_PROJECTIONS)
+    monkeypatch.setattr(model.backbone.model, "generate", None)
+    assert drafts(model, used, least, padded) == expected
+    assert len(set(expected)) > 1
+
+
+def test_a_report_that_is_done_leaves_its_batch(tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[int] = []
+    read = FusedReader.read_embedded
+
+    def counted(self: FusedReader, embedded: Tensor, *rest: Any) -> Any:
+        rows.append(len(embedded))
+        return read(self, embedded, *rest)
+
+    monkeypatch.setattr(FusedReader, "read_embedded", counted)
+    model = build(tiny_backbone)
+    tokenizer = model.backbone.tokenizer
+    word, end = tokenizer(" heart", add_special_tokens=False)["input_ids"][0], tokenizer.eos_token_id
+    ends = iter([[word, end, word, word], [end, word, word], [word, word], [word, end], [end]])
+    monkeypatch.setattr(
+        "medflare.models.report_writing._choose", lambda model, states, barred: torch.tensor(next(ends))
+    )
+    written = drafts(model, LEARNERS["one adapter"], 0, padded=True)
+    assert [len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in written] == [1, 0, 4, 3]
+    assert rows == [4, 3, 2, 2, 1]
+
+
+def test_after_a_draft_the_frozen_weights_are_what_they_were(tiny_backbone: Path) -> None:
+    model = build(tiny_backbone)
+    before = decoded(model).logits
+    greedy = DecodingSettings(beams=1, max_new_tokens=3, min_new_tokens=0, repetition_penalty=1.0)
+    model.generate(IMAGES, greedy)
+    assert torch.equal(decoded(model).logits, before)
+
+
+def test_an_adapter_beside_the_blocks_is_left_to_transformers(tiny_backbone: Path) -> None:
+    model = build(tiny_backbone, ("q_proj", "lm_head"))
+    assert model._fused_decoder() is None
+    assert build(tiny_backbone, ("q_proj", "down_proj"))._fused_decoder() is not None

@@ -181,7 +181,6 @@ PRESETS: dict[str, dict[str, Any]] = {
         "clip_value": 1.0,
         "prompt_dropout": 0.5,
         "decoding": SHORT_REPORTS,
-        "eval_batch": 16,
         "eval_limit": 4,
     },
 }
