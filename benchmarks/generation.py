@@ -189,6 +189,7 @@ def main() -> None:
     parser.add_argument("--adapter", type=Path, default=Path("studies/generation"))
     parser.add_argument("--steps", type=int, default=0, help="of training, before; they go on where it is")
     parser.add_argument("--questions", type=int, default=64, help="0: train alone; -1: all of the test")
+    parser.add_argument("--documents", type=int, help="so many of the test notes; left out: all")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--ways", default=",".join((GENERATE, FREE, COPY)))
     parser.add_argument("--seed", type=int, default=0)
@@ -198,7 +199,7 @@ def main() -> None:
     prepare_adapter(learner, given)
     if not given.questions:
         return
-    examples, _ = training_examples(learner.predictor, learner.records("test"))
+    examples, _ = training_examples(learner.predictor, learner.records("test")[: given.documents])
     order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(0)).tolist()
     examples = [examples[i] for i in order[: None if given.questions < 0 else given.questions]]
     count, words = counted(learner.model), learner.predictor.wording
