@@ -7,7 +7,7 @@ simulated hours and as many rounds as fit; quality is measured at the same times
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -22,6 +22,7 @@ from method_comparison.tasks.question_hospitals import (
     OUTLIERS,
     Grid,
     QuestionSettings,
+    has_wrong_answers,
     make_learners,
     read_hospitals,
     write_hospitals,
@@ -42,6 +43,8 @@ class SelectionMethod(Settings):
         graph: how sketches come about; shuffled: dealt anew by a seeded permutation (a control).
         strict: ε as a share of what q = d attains.
         fastest: FedCS's deadline lets this share of the hospitals in.
+        honest: the hospitals of the partition `outliers` that have wrong answers take no part: what a choice
+            that knew them would gain.
     """
 
     rule: str
@@ -49,6 +52,7 @@ class SelectionMethod(Settings):
     graph: Literal["plain", "unaligned", "completed", "shuffled"] | None = None
     strict: float | None = Field(default=None, gt=0)
     fastest: float | None = Field(default=None, gt=0, le=1)
+    honest: bool = Field(default=False, exclude_if=lambda value: not value)
 
 
 class ClientSelection(ComparisonTask[QuestionSettings, SelectionMethod]):
@@ -96,6 +100,7 @@ class ClientSelection(ComparisonTask[QuestionSettings, SelectionMethod]):
             ),
             seed,
         )
+        learners = {name: learners[name] for name in taking_part(unit.own, unit.partition, learners)}
         rule, reports = make_choice(unit, sites, clock, learners), list[dict[str, Any]]()
         start = learners[sorted(learners)[0]].initial_shared()
         grid = Grid(judge, settings.horizon, settings.checks, start)
@@ -118,6 +123,12 @@ class ClientSelection(ComparisonTask[QuestionSettings, SelectionMethod]):
         )
         sent = 2 * settings.message * sum(report["trained"] for report in reports)
         return measured(grid.finish(), settings.horizon, run.rounds[-1].ended, reports, sent)
+
+
+def taking_part(own: SelectionMethod, partition: str, names: Iterable[str]) -> list[str]:
+    """Return the hospitals that a method may choose."""
+    known = own.honest and partition == OUTLIERS
+    return [name for name in names if not (known and has_wrong_answers(name))]
 
 
 def measured(

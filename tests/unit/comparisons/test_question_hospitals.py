@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from method_comparison.tasks.client_selection import measured
+from method_comparison.tasks.client_selection import SelectionMethod, measured, taking_part
 from method_comparison.tasks.question_hospitals import (
     Grid,
     QuestionSettings,
@@ -77,3 +77,11 @@ def test_every_fifth_hospital_of_the_control_learns_wrong_answers_and_is_tested_
             wrong = site == "site-5" and row["split"] == "train"
             assert (row["answer"] != right["answer"]) == wrong
             assert row["options"] == right["options"]
+
+
+def test_what_there_is_to_gain_is_of_the_hospitals_with_right_answers() -> None:
+    names = [f"site-{number}" for number in range(1, 11)]
+    knows, draws = (SelectionMethod(rule="uniform_selection", honest=honest) for honest in (True, False))
+    assert set(names) - set(taking_part(knows, "outliers", names)) == {"site-5", "site-10"}
+    assert taking_part(knows, "iid", names) == taking_part(draws, "outliers", names) == names
+    assert "honest" not in draws.model_dump(), "results of before keep their settings"
