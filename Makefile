@@ -59,7 +59,7 @@ demo: $(VENV)/.runtime
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest tests/unit -n 2 --dist loadfile
 	$(BIN)/python -m pytest tests/federation tests/hostile -n 2 --dist loadfile -m "not simulator"
-	$(BIN)/python -m pytest tests/docs tests/federation/test_simulator.py tests/jobs -n 2 --dist loadfile --no-loadscope-reorder --timeout 2400
+	$(BIN)/python -m pytest tests/federation/test_simulator.py tests/jobs tests/docs -n 2 --dist loadfile --no-loadscope-reorder --timeout 2400
 
 test-deployment: $(VENV)/.installed
 	$(BIN)/python -m pytest tests/deployment -n 2 --dist loadfile --no-loadscope-reorder --timeout 2400
