@@ -18,7 +18,9 @@ from pydantic import Field
 
 from medflare.core.config import Settings
 from medflare.core.presets import merge_settings
+from medflare.evaluation.label_metrics import OTHER_PATIENTS, other_patients_statistic
 from medflare.evaluation.predictions import Prediction
+from medflare.evaluation.statistics import Statistic
 from medflare.evaluation.visit_metrics import (
     averaged,
     change_statistics,
@@ -43,7 +45,10 @@ from method_comparison.tasks.fedtar_hospitals import (
 
 FILE, ROUNDS = "predictions_generic.jsonl", "rounds.json"
 REPORTS = ("bleu_4", "rouge_l", "cider", "label_f1", "label_micro_f1")
-CHANGES = ("change_f1", "change_moved_f1", "change_opposite")
+CHANGES = (
+    *("change_f1", "change_f1_other_patients", "change_moved_f1", "change_opposite"),
+    *("change_accuracy", "change_accuracy_commonest"),
+)
 
 
 class VisitsMethod(Settings):
@@ -84,9 +89,13 @@ class FedTAR(ComparisonTask[VisitsSettings, VisitsMethod]):
         "cider": Column(title="CIDEr"),
         "label_f1": Column(title="label F1, by study"),
         "label_micro_f1": Column(title="label micro F1"),
+        OTHER_PATIENTS: Column(title="label F1, other patients (control)", tested=False),
         "change_f1": Column(title="change F1"),
+        "change_f1_other_patients": Column(title="change F1, other patients (control)", tested=False),
         "change_moved_f1": Column(title="change F1, moved"),
         "change_opposite": Column(title="opposite changes", tested=False),
+        "change_accuracy": Column(title="right change where one is stated"),
+        "change_accuracy_commonest": Column(title="the commonest change (control)", tested=False),
     }
     curve_axes: ClassVar[Mapping[str, str]] = {"val_loss": "rounds"}
 
@@ -245,11 +254,22 @@ def scored(items: Sequence[list[Prediction]]) -> Run:
     """Return the scores over all sites; a site without later visits has no say in those of changes."""
     each, told = [mean_over_visits(own, REPORTS) for own in items], [change_statistics(own) for own in items]
     scores = {name: averaged([found[name] for found in each]) for name in REPORTS}
+    controls = [control_of(own) for own in items]
+    if all(OTHER_PATIENTS in found for found in controls):
+        scores[OTHER_PATIENTS] = averaged([found[OTHER_PATIENTS] for found in controls])
     later = [found for found in told if found]
-    scores |= {name: averaged([found[name] for found in later]) for name in CHANGES if later}
+    shared = [name for name in CHANGES if later and all(name in found for found in later)]
+    scores |= {name: averaged([found[name] for found in later]) for name in shared}
     rows = [name for own in items for name in groups_of(in_visit_order(own))]
     changed = [name for own in items for name in groups_of(follow_ups(own))]
     return Run(scores, {name: changed if name in CHANGES else rows for name in scores})
+
+
+def control_of(items: Sequence[Prediction]) -> dict[str, Statistic]:
+    """Return what a site's findings are worth with other patients' reports, of any visit."""
+    rows = in_visit_order(items)
+    gold, predicted = [item.gold_codes for item in rows], [item.predicted_codes for item in rows]
+    return other_patients_statistic(gold, predicted, [item.patient_id for item in rows])
 
 
 def coefficients(row: ShownRow[VisitsSettings]) -> str:

@@ -14,7 +14,13 @@ import numpy as np
 from medflare.core.run_record import Estimate
 from medflare.evaluation.predictions import Prediction, prediction_statistics
 from medflare.evaluation.statistics import Array, Statistic, bootstrap
-from medflare.evaluation.temporal_coherence import COHERENCE, changes_that_happened, coherence_statistics
+from medflare.evaluation.temporal_coherence import (
+    COHERENCE,
+    OTHER_PATIENTS,
+    changes_that_happened,
+    coherence_statistics,
+    other_patients_coherence,
+)
 
 SCORES = (
     *("bleu_1", "bleu_2", "bleu_3", "bleu_4", "rouge_l", "cider"),
@@ -32,7 +38,8 @@ def visit_names(visits: int) -> tuple[str, ...]:
     each = [
         EACH.format(number, name) for number in range(1, visits + 1) for name in (*SCORES, f"{CHANGED}_f1")
     ]
-    return (*each, *map(MEAN.format, SCORES), *(f"{CHANGED}_{name}" for name in COHERENCE))
+    changes = (*(f"{CHANGED}_{name}" for name in COHERENCE), OTHER_PATIENTS)
+    return (*each, *map(MEAN.format, SCORES), *changes)
 
 
 def averaged(parts: Sequence[Statistic]) -> Statistic:
@@ -95,7 +102,10 @@ def follow_ups(items: Sequence[Prediction]) -> list[Prediction]:
 
 
 def change_statistics(items: Sequence[Prediction]) -> dict[str, Statistic]:
-    """Return temporal coherence over `follow_ups(items)`; {} where there are none."""
+    """Return temporal coherence over `follow_ups(items)`, and its control; {} where there are none.
+
+    The control compares with visits of the same number: what it has is not from the patient.
+    """
     later = follow_ups(items)
     if not later:
         return {}
@@ -104,7 +114,9 @@ def change_statistics(items: Sequence[Prediction]) -> dict[str, Statistic]:
         [item.before_codes or () for item in later],
         [item.gold_codes for item in later],
     )
-    return coherence_statistics(happened, [item.generated for item in later], CHANGED)
+    written, strata = [item.generated for item in later], [(item.site, item.visit) for item in later]
+    control = other_patients_coherence(happened, written, [item.patient_id for item in later], strata)
+    return coherence_statistics(happened, written, CHANGED) | control
 
 
 def evaluate_visits(

@@ -40,6 +40,9 @@ NAMES: dict[str, str] = {
     "margin": "margin of the right option, nats",
     "length_ratio": "words for a word of the reference",
     "change_f1": "change F1",
+    "change_f1_other_patients": "change F1, other patients",
+    "change_accuracy": "right change where one is stated",
+    "change_accuracy_commonest": "the commonest change for all",
     "change_precision": "change P",
     "change_recall": "change R",
     "change_moved_f1": "change F1, moved",
@@ -63,7 +66,12 @@ LOSSES = {
     "loss_kd_specialised": "distillation to the personal adapter",
 }
 PHASES = {"train_": "training", "val_": "validation", "test_": "test"}
-CONTROLS = ("chance", "label_f1_other_patients")
+CONTROLS = (
+    "chance",
+    "label_f1_other_patients",
+    "change_f1_other_patients",
+    "change_accuracy_commonest",
+)
 """Metrics of which neither more nor less is better: others are read beside them."""
 LESS_IS_BETTER = (
     "parse_failure_rate",

@@ -13,6 +13,10 @@ from medflare.core.task import Task
 _TEXT = ("bleu_1", "bleu_4", "meteor", "rouge_l")
 _LABELS = ("label_f1", "label_micro_f1", "label_macro_f1")
 _CONTROL = "label_f1_other_patients"
+_CHANGES = (
+    *("change_f1", "change_f1_other_patients", "change_opposite"),
+    *("change_accuracy", "change_accuracy_commonest"),
+)
 
 TASKS: dict[str, Task] = {
     task.name: task
@@ -30,7 +34,7 @@ TASKS: dict[str, Task] = {
             reads="visits",
             record_name="study",
             records_name="studies",
-            headline=(*_TEXT, "cider", *_LABELS, _CONTROL, "change_f1", "change_opposite"),
+            headline=(*_TEXT, "cider", *_LABELS, _CONTROL, *_CHANGES),
             score_result="medflare.learners.visit_results:score_result",
         ),
         Task(

@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 
 from medflare.core.conditions import CONDITIONS, Code
-from medflare.evaluation.change_extraction import CHANGES, Changes
+from medflare.evaluation.change_extraction import Changes
 from medflare.evaluation.statistics import permutation_test
 from medflare.evaluation.temporal_coherence import (
+    COHERENCE,
     changes_that_happened,
     coherence_statistics,
     evaluate_coherence,
+    other_patients_coherence,
 )
 from medflare.synthetic import DEMO_HOSPITALS, UNSEEN_HOSPITAL, pretraining_hospitals
 from medflare.synthetic.follow_up import FollowUp, follow_up_reports
@@ -57,6 +59,44 @@ def test_by_hand() -> None:
     assert result["change_opposite"] == pytest.approx(1 / 3)
 
 
+def test_the_change_alone_is_judged_where_both_state_one() -> None:
+    result = scores(
+        [f"{WORSE} {NEW_EDEMA}", STABLE, BETTER, WORSE], [WORSE, NEW_EDEMA, WORSE, f"{WORSE} {NEW_EDEMA}"]
+    )
+    # effusion of visits 1, 3 and 4: worse, better, worse; all three are called worse
+    assert result["change_accuracy"] == pytest.approx(2 / 3)
+    assert result["change_accuracy_commonest"] == pytest.approx(2 / 3)
+    assert scores([STABLE], [NEW_EDEMA])["change_accuracy"] == 0
+
+
+def control(generated: list[str], patients: list[str], strata: list[int]) -> float | None:
+    happened = changes_that_happened([WORSE, BETTER, f"{WORSE} {NEW_EDEMA}"])
+    found = other_patients_coherence(happened, generated, patients, strata)
+    return found["change_f1_other_patients"].value if found else None
+
+
+def test_a_draft_is_compared_with_the_changes_of_other_patients() -> None:
+    drafts = [WORSE, WORSE, NEW_EDEMA]
+    # draft 1 with visits 2, 3: half right of 1 said and 1.5 happened; draft 2 with 1, 3: right, of 1 and 1.5;
+    # draft 3 with 1, 2: wrong, of 1 and 1
+    assert control(drafts, ["a", "b", "c"], [1, 1, 1]) == pytest.approx(2 * 1.5 / (3 + 4))
+    # visits of another number or of the same patient are left out: draft 1 with 2 alone, draft 2 with 1
+    assert control(drafts, ["a", "b", "c"], [1, 1, 2]) == pytest.approx(2 * 1 / (2 + 2))
+    assert control(drafts, ["a", "a", "b"], [1, 1, 1]) == pytest.approx(2 * (1 + 1 + 0) / (3 + 2 + 2 + 1))
+    assert control(drafts, ["a", "a", "a"], [1, 1, 1]) is None
+    assert control(drafts, ["a", "b", "c"], [1, 2, 3]) is None
+
+
+def test_the_control_of_drafts_that_were_dealt_out_equals_their_f1() -> None:
+    visits = later(DEMO_HOSPITALS[0])
+    texts, patients = [visit.study.report for visit in visits], [visit.study.patient_id for visit in visits]
+    happened = changes_that_happened(texts)
+    found = other_patients_coherence(happened, texts, patients, [visit.number for visit in visits])
+    assert 0 < found["change_f1_other_patients"].value < 0.3
+    own = coherence_statistics(happened, texts)
+    assert own["change_f1"].value == own["change_accuracy"].value == 1
+
+
 def test_the_reference_itself_is_coherent_and_a_report_without_changes_is_not() -> None:
     references = [WORSE, NEW_EDEMA, f"{STABLE} {NEW_EDEMA}"]
     assert scores(references, references)["change_f1"] == 1
@@ -94,7 +134,7 @@ def test_intervals_hold_the_value_and_need_a_visit() -> None:
     generated = [WORSE, STABLE, STABLE, WORSE] * 5
     patients = [f"p{i // 3}" for i in range(20)]
     evaluation = evaluate_coherence(references, generated, groups=patients, replicates=200)
-    assert len(evaluation) == 8 + len(CHANGES)
+    assert len(evaluation) == len(COHERENCE)
     assert all(item.low <= item.value <= item.high for item in evaluation.values())
     assert evaluation["change_f1"].low < evaluation["change_f1"].high
     assert evaluate_coherence([], []) == {}
