@@ -128,8 +128,8 @@ def other_patients_coherence(
     """Return the F1 of each draft's changes with those of other patients.
 
     It is what stated changes are worth that do not come from the patient: the `change_f1` of drafts that were
-    dealt out to patients at random, whose mean counts are known. A model that always writes "decreased" has
-    no less than its own `change_f1`.
+    dealt out to patients at random, whose mean counts are known. A model that writes one report for all has
+    about its own `change_f1`; one that sees findings and guesses changes has more: see `change_accuracy`.
 
     Args:
         patients: of each visit.
