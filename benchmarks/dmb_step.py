@@ -33,6 +33,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "FedMRG, teacher of step 2 afresh": {"reuse_teacher": False},
     "FedMRG, encoder updated in step 1 only": {"encoder_update": "first"},
     "FedMRG, the same and one forward pass of A_s": {"encoder_update": "first", "share_forward": True},
+    "FedMRG, encoder in step 1 only, head in both": {"encoder_update": "encoder_once"},
+    "FedMRG, the same and one forward pass of A_s ": {"encoder_update": "encoder_once", "share_forward": True},
     "FedMRG without distillation": {"distil_to_generic": False, "distil_to_specialised": False},
 }
 

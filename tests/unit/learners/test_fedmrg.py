@@ -151,6 +151,26 @@ def test_encoder_update_first_moves_only_the_specialised_adapter_in_step_two(mak
     assert moved_by_each_step(learner, lambda: [learner.initial_shared()]) == [[True], [False]]
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_encoder_update_encoder_once_moves_the_rest_of_what_is_shared_in_step_two(
+    make: Any, shared: bool
+) -> None:
+    """The encoder runs once a batch; projection, head and prompt rows learn in both steps."""
+    learner, runs = make(encoder_update="encoder_once", share_forward=shared), []
+    encode = learner.model.encode
+    learner.model.encode = lambda views: runs.append(1) or encode(views)
+    model = learner.model
+    states = lambda: [  # noqa: E731
+        {name: tensor.clone() for name, tensor in model.encoder.named_parameters()},
+        {name: tensor.clone() for name, tensor in model.head.named_parameters()},
+        model.adapters.state(GENERIC),
+        model.adapters.state(SPECIALISED),
+    ]
+    moved = moved_by_each_step(learner, states)
+    assert moved == [[True, True, True, False], [False, True, False, True]]
+    assert len(runs) == 1
+
+
 @pytest.mark.parametrize(
     ("settings", "passes"),
     [
@@ -159,6 +179,7 @@ def test_encoder_update_first_moves_only_the_specialised_adapter_in_step_two(mak
         ({"variant": "fed_lora"}, 1),
         ({"variant": "without_l2g"}, 2),
         ({"encoder_update": "first", "share_forward": True}, 2),
+        ({"encoder_update": "encoder_once", "share_forward": True}, 2),
     ],
 )
 def test_the_frozen_decoder_runs_no_oftener_than_it_must(make: Any, settings: Any, passes: int) -> None:
@@ -194,7 +215,7 @@ def test_a_shared_forward_pass_moves_a_s_and_who_learns_is_who_learnt(make: Any)
 
 
 def test_a_shared_forward_pass_that_nobody_could_share_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"share_forward needs encoder_update 'first'"):
+    with pytest.raises(ConfigError, match=r"share_forward needs encoder_update 'encoder_once' or 'first'"):
         METHOD.resolve({"share_forward": True})
     with pytest.raises(ConfigError, match=r"share_forward needs dual true and distil_to_generic true"):
         METHOD.resolve(
@@ -215,6 +236,7 @@ IMAGE, ADAPTER = 0.25 * 2 + 0.5 * 3, 7 + 0.125 * 5
     [
         ({}, [IMAGE + ADAPTER, IMAGE + ADAPTER]),
         ({"encoder_update": "first"}, [IMAGE + ADAPTER, ADAPTER]),
+        ({"encoder_update": "encoder_once"}, [IMAGE + ADAPTER, IMAGE + ADAPTER]),
         ({"variant": "without_l2g"}, [IMAGE + 7, IMAGE + ADAPTER]),
         ({"variant": "without_g2l"}, [IMAGE + ADAPTER, IMAGE + 7]),
         ({"variant": "fed_lora"}, [7]),

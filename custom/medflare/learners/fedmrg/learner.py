@@ -198,7 +198,7 @@ class FedMRGLearner(BaseLearner):
         self.model.train()
         training = self.training
         # Client terms follow the shared optimiser, which steps twice a batch where step 2 moves it as well.
-        twice = training.local_optimiser is not None and self.settings.encoder_update == "both"
+        twice = training.local_optimiser is not None and self.settings.encoder_update != "first"
         self.terms.watch(training.shared_optimiser, len(cut) * (2 if twice else 1))
         means: dict[str, float] = defaultdict(float)
         for step, rows in enumerate(with_progress(cut)):

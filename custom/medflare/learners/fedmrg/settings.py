@@ -64,14 +64,18 @@ class FedMRGSettings(MethodSettings):
     )
     combine: Literal["sum", "mean"] = Field("sum", description="MRG-7")
     gamma_mix: float = Field(0.5, ge=0, le=1, description="MRG-8; 0 is the adapter as trained")
-    encoder_update: Literal["both", "first"] = Field("both", description="MRG-12")
+    encoder_update: Literal["both", "encoder_once", "first"] = Field(
+        "both",
+        description="MRG-12: what step 2 moves beside the specialised adapter: all that step 1 moves, all of "
+        "it but the encoder, or nothing",
+    )
     reuse_teacher: bool = Field(
         True, description="step 1's student output teaches step 2, as FedDAT's code does"
     )
     share_forward: bool = Field(
         False,
         description="MRG-21: one forward pass of the specialised adapter teaches step 1 and learns in "
-        "step 2; needs encoder_update 'first'",
+        "step 2; needs encoder_update 'encoder_once' or 'first'",
     )
 
     dp: PrivacySettings | None = Field(
@@ -126,7 +130,7 @@ class FedMRGSettings(MethodSettings):
         needed = {
             "dual true": self.dual,
             "distil_to_generic true": self.distil_to_generic,
-            "encoder_update 'first'": self.encoder_update == "first",
+            "encoder_update 'encoder_once' or 'first'": self.encoder_update != "both",
         }
         if self.share_forward and (missing := [name for name, holds in needed.items() if not holds]):
             raise ValueError(

@@ -171,7 +171,8 @@ class DualAdapterTraining:
         """Step 2: A_g teaches A_s (g2l).
 
         With `encoder_update: both` the image losses count a second time and the encoder moves twice on a
-        batch; with `first` nothing but A_s moves, on the features of step 1 (MRG-12).
+        batch; with `encoder_once` projection and diagnosis head move again, on what the encoder returned in
+        step 1; with `first` nothing but A_s moves, on the features of step 1 (MRG-12).
 
         Args:
             features: of step 1, detached.
@@ -181,8 +182,10 @@ class DualAdapterTraining:
         assert self.local_optimiser is not None
         image_loss = torch.zeros((), device=self.model.device)
         optimisers: list[torch.optim.Optimizer] = [self.local_optimiser]
-        if self.settings.encoder_update == "both":
-            if self.settings.encoder_lr_scale > 0:
+        if self.settings.encoder_update != "first":
+            if self.settings.encoder_update == "encoder_once":
+                encoded = (encoded[0].detach(), encoded[1].detach())
+            elif self.settings.encoder_lr_scale > 0:
                 encoded = self.model.encode(batch.views)  # step 1 has moved the encoder
             features, image = self.image_loss(encoded, batch.codes)
             image_loss = image.loss
@@ -213,8 +216,8 @@ class DualAdapterTraining:
         """
         self.model.adapters.use(active.names, train=(train,), scales=active.scales)
         prefix = self.model.prefix(features, prompts)  # (N, P, hidden)
-        if train == SPECIALISED and self.settings.encoder_update == "first":
-            prefix = prefix.detach()  # A_s alone moves
+        if train == SPECIALISED and (self.settings.encoder_update == "first" or self.settings.share_forward):
+            prefix = prefix.detach()  # of this loss A_s alone learns
         return self.model.decode(prefix, batch.reports, batch.kept)  # logits (K, vocabulary), hidden (K, h)
 
     def _adapter_loss(self, student: Decoded, teacher: Decoded | None, words: Tensor) -> AdapterLoss:
@@ -283,6 +286,8 @@ class DualAdapterTraining:
         loss.backward()
         for optimiser in optimisers:
             for group in optimiser.param_groups:
-                torch.nn.utils.clip_grad_value_(group["params"], self.settings.clip_value)
+                reached = [one for one in group["params"] if one.grad is not None]
+                if reached:  # torch refuses a list without a gradient
+                    torch.nn.utils.clip_grad_value_(reached, self.settings.clip_value)
             optimiser.step()
         self.model.adapters.after_step()
