@@ -20,7 +20,13 @@ from method_comparison.result import Measured
 from method_comparison.tasks.base import Column, ComparisonTask, ShownRow, Unit
 from method_comparison.tasks.extraction_cohorts import PARTITIONS
 from method_comparison.tasks.extraction_scores import matrix, own_score, score
-from method_comparison.tasks.extraction_training import Codec, grouped, train_and_test, zero_shot
+from method_comparison.tasks.extraction_training import (
+    Codec,
+    grouped,
+    make_plans,
+    train_and_test,
+    zero_shot,
+)
 
 JOB = Path(__file__).parents[2] / "jobs" / "fed_medlora"
 ENCODER_EPOCHS = 5
@@ -55,6 +61,7 @@ class ExtractionMethod(Settings):
         up, down: how updates and states travel.
         settings: changes to the learner's settings.
         rounds: in place of the comparison's.
+        exchanges: of updates in each round's passes, so that sites train less between two.
         local_passes: after the last round each site trains alone so often and is tested with its own model.
     """
 
@@ -67,6 +74,7 @@ class ExtractionMethod(Settings):
     up: str = "float32"
     down: str = "float32"
     rounds: int | None = Field(default=None, ge=1)
+    exchanges: int = Field(default=1, ge=1, exclude_if=lambda value: value == 1)
     local_passes: int = Field(default=0, ge=0)
 
 
@@ -114,7 +122,8 @@ class Extraction(ComparisonTask[ExtractionSettings, ExtractionMethod]):
             place = unit.folder / owner if owner else unit.folder
             server = with_model(judge, unit) if judge is not None else None
             codec = Codec(own.up, own.down)
-            sent += train_and_test(own, settings, members, server, unit.seed, rounds, codec, tests, place)
+            plans = make_plans(rounds, own.exchanges, unit.settings.epochs, unit.seed)
+            sent += train_and_test(own, settings, members, server, plans, codec, tests, place)
         if own.mode != "federated":
             return Measured()
         return Measured(values={"bytes_a_round": sum(sent) / len(sent) / rounds}, bytes=sum(sent))

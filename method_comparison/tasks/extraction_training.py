@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -79,18 +79,27 @@ def make_learner(learner: str, settings: Mapping[str, Any], site: SiteConfig, se
     return build_learner(learner, dict(settings), site, seed)
 
 
+def make_plans(rounds: int, exchanges: int, epochs: int, seed: int) -> list[RoundPlan]:
+    """Return a plan for each exchange of updates; those of one round share its passes."""
+    share = epochs / exchanges if exchanges > 1 else None
+    count = rounds * exchanges
+    return [RoundPlan(round=number, rounds=count, seed=seed, fraction=share) for number in range(count)]
+
+
 def train_and_test(
     method: Any,
     settings: Mapping[str, Any],
     members: Mapping[str, SiteConfig],
     judge: SiteConfig | None,
-    seed: int,
-    count: int,
+    plans: Sequence[RoundPlan],
     codec: Codec,
     tests: Mapping[str, list[Note]],
     folder: Path,
 ) -> list[int]:
-    """Federate `members` for `count` rounds, test the final state on every site's notes, write predictions.
+    """Federate `members`, test the final state on every site's notes, write predictions.
+
+    Args:
+        plans: one for each exchange of updates, all of one seed.
 
     Returns:
         The bytes of each member's messages, both ways.
@@ -99,6 +108,7 @@ def train_and_test(
     from medflare.aggregation.capabilities import ScoresCandidates
     from medflare.in_process.loop import federate
 
+    seed = plans[0].seed
     learners = {
         name: Travelling(make_learner(method.learner, settings, site, seed), codec)
         for name, site in members.items()
@@ -111,14 +121,7 @@ def train_and_test(
     def note(number: int, state: State, updates: Mapping[str, Update]) -> None:
         rounds.append({"sites": {s: u.metrics for s, u in updates.items()}, "rule": rule.report()})
 
-    state = federate(
-        learners,
-        rule,
-        count,
-        lambda r: RoundPlan(round=r, rounds=count, seed=seed),
-        note,
-        judge=server,
-    )
+    state = federate(learners, rule, len(plans), plans.__getitem__, note, judge=server)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "rounds.json").write_text(json.dumps(rounds, default=float))
     own = settings.get("sharing") == "fedsa" or method.local_passes > 0

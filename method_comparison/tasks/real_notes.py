@@ -34,6 +34,7 @@ from method_comparison.comparison_table import Run
 from method_comparison.result import Measured
 from method_comparison.tasks.base import Column, ComparisonTask, Unit
 from method_comparison.tasks.extraction_scores import scored
+from method_comparison.tasks.extraction_training import make_plans
 from method_comparison.tasks.note_counts import counts_file, read_counts, write_counts
 
 SITES = ("site-1", "site-2", "site-3")
@@ -244,7 +245,6 @@ def train_sites(unit: Unit[RealNotes, NotesMethod]) -> tuple[Any, list[tuple[flo
     from safetensors.torch import save_file
 
     from medflare.aggregation import make_rule
-    from medflare.core.plan import RoundPlan
     from medflare.in_process.loop import federate
 
     own, rounds = unit.own, unit.settings.rounds * unit.own.exchanges
@@ -264,11 +264,8 @@ def train_sites(unit: Unit[RealNotes, NotesMethod]) -> tuple[Any, list[tuple[flo
         curve.append((number + 1, float(np.mean([update.metrics["loss"] for update in updates.values()]))))
         print(unit.method, unit.seed, curve[-1], {n: u.metrics for n, u in updates.items()}, flush=True)
 
-    def plan(number: int) -> RoundPlan:
-        share = unit.settings.epochs / own.exchanges if own.exchanges > 1 else None
-        return RoundPlan(round=number, rounds=rounds, seed=unit.seed, fraction=share)
-
-    state = federate(learners, rule, rounds, plan, record, judge=judge)
+    plans = make_plans(unit.settings.rounds, own.exchanges, unit.settings.epochs, unit.seed)
+    state = federate(learners, rule, rounds, plans.__getitem__, record, judge=judge)
     save_file({name: value.contiguous() for name, value in state.items()}, unit.folder / ADAPTER)
     tester = learners[sorted(learners)[0]]
     tester.load_shared({name: value.clone() for name, value in state.items()})
