@@ -19,7 +19,7 @@ from method_comparison.comparison_table import Run
 from method_comparison.result import Measured
 from method_comparison.tasks.base import Column, ComparisonTask, ShownRow, Unit
 from method_comparison.tasks.extraction_cohorts import PARTITIONS
-from method_comparison.tasks.extraction_scores import matrix, own_score, score
+from method_comparison.tasks.extraction_scores import SCORES, matrix, own_score, score
 from method_comparison.tasks.extraction_training import (
     Codec,
     grouped,
@@ -88,11 +88,7 @@ class Extraction(ComparisonTask[ExtractionSettings, ExtractionMethod]):
         "bytes_a_round": Column(title="kB of a site in a round, both ways", scale=1e-3, tested=False)
     }
     case_columns: ClassVar[Mapping[str, Column]] = {
-        "ner_strict_f1": Column(title="NER strict"),
-        "ner_lenient_f1": Column(title="NER lenient"),
-        "re_gold_strict_f1": Column(title="RE strict, gold heads"),
-        "re_e2e_strict_f1": Column(title="RE strict, end to end"),
-        "parse_failure_rate": Column(title="malformed", tested=False),
+        name: Column(title=title, tested=name != "parse_failure_rate") for name, title in SCORES.items()
     }
 
     def check(self, settings: ExtractionSettings, own: ExtractionMethod) -> None:

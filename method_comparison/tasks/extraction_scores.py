@@ -1,17 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores of the extraction comparisons, from their predictions files alone."""
+"""Scores of the extraction comparisons, from their predictions, or the counts kept of them, alone."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from medflare.evaluation.extraction_statistics import task_scores
-from medflare.tasks.prediction_files import read_documents
 from method_comparison.comparison_table import Run
+from method_comparison.tasks.note_counts import joined, scores_by_note, was_tested
 from method_comparison.tasks.prediction_scores import averaged
 
 PREDICTIONS = "predictions.jsonl"
+SCORES = {
+    "ner_strict_f1": "NER strict",
+    "ner_lenient_f1": "NER lenient",
+    "re_gold_strict_f1": "RE strict, gold heads",
+    "re_e2e_strict_f1": "RE strict, end to end",
+    "parse_failure_rate": "malformed",
+}
+"""Metric -> its title in tables; what is kept of a test."""
 
 
 def score(unit: Path, sites: Sequence[str], columns: Sequence[str]) -> Run | None:
@@ -19,10 +26,10 @@ def score(unit: Path, sites: Sequence[str], columns: Sequence[str]) -> Run | Non
 
     Single-site models are averaged over their sources, as the paper does (ML-13).
     """
-    sources = sorted(path.parent.parent for path in unit.glob(f"*/{sites[0]}/{PREDICTIONS}"))
+    sources = sorted({path.parent.parent for path in unit.glob(f"*/{sites[0]}/predictions*")})
     models = sources or [unit]
     files = [[model / site / PREDICTIONS for site in sites] for model in models]
-    if not all(file.is_file() for own in files for file in own):
+    if not all(was_tested(file) for own in files for file in own):
         return None
     runs = [scored(own, columns) for own in files]
     return Run(averaged([dict(run.scores) for run in runs]), runs[0].groups)
@@ -31,23 +38,18 @@ def score(unit: Path, sites: Sequence[str], columns: Sequence[str]) -> Run | Non
 def own_score(unit: Path, sites: Sequence[str], columns: Sequence[str]) -> Run | None:
     """Return every site's own model on its own notes: what a hospital has if it stays alone (ML-13)."""
     files = [unit / site / site / PREDICTIONS for site in sites]
-    return scored(files, columns) if all(file.is_file() for file in files) else None
+    return scored(files, columns) if all(was_tested(file) for file in files) else None
 
 
 def scored(files: Sequence[Path], columns: Sequence[str]) -> Run:
     """Return the columns' statistics of the notes of several files; a patient's notes are drawn together."""
-    parts = task_scores([item for file in files for item in read_documents(file)])
-    wanted = {name: part for part in parts.values() for name in part.statistics if name in columns}
-    scores = {name: part.statistics[name] for name, part in wanted.items()}
-    return Run(scores, {name: part.units for name, part in wanted.items()})
+    return joined([scores_by_note(file, columns) for file in files])
 
 
 def matrix(units: Sequence[Path], sites: Sequence[str]) -> str:
     """Return every single-site model on every site's test notes, mean over units; "" of other methods."""
     columns = ("ner_strict_f1", "re_gold_strict_f1")
-    sources = (
-        [site for site in sites if (units[0] / site / sites[0] / PREDICTIONS).is_file()] if units else []
-    )
+    sources = [site for site in sites if units and was_tested(units[0] / site / sites[0] / PREDICTIONS)]
     if not sources:
         return ""
     lines = ["| trained at | " + " | ".join(sites) + " |", "|---|" + "---:|" * len(sites)]

@@ -15,6 +15,8 @@ from medflare.core.tensors import State, apply_delta
 from medflare.core.update import Update
 from medflare.data.records import Note
 from medflare.data.settings.site import SiteConfig
+from method_comparison.tasks.extraction_scores import PREDICTIONS, SCORES
+from method_comparison.tasks.note_counts import write_documents
 
 
 @dataclass(frozen=True)
@@ -147,19 +149,17 @@ def train_alone(learner: Learner, state: State, passes: int, seed: int) -> None:
 def _write(
     tester: Any, notes: list[Note], site: str, kind: Literal["generic", "personalised"], folder: Path
 ) -> None:
-    from medflare.core.json_lines import write_lines
-
-    write_lines(folder / site / "predictions.jsonl", tester.predictor.documents(notes, site, kind))
+    documents = tester.predictor.documents(notes, site, kind)
+    write_documents(folder / site / PREDICTIONS, documents, tuple(SCORES))
 
 
 def zero_shot(settings: Mapping[str, Any], tests: Mapping[str, list[Note]], folder: Path) -> None:
     """The frozen model with the same prompts and no adapter (7.24)."""
-    from medflare.core.json_lines import write_lines
     from medflare.learners.extraction.settings import METHOD
     from medflare.tasks.extraction.extractor import ExportedExtraction, base_extractor
 
     chosen = METHOD.resolve(settings).model_dump(include={"lora", "format", "sentences", "max_tokens"})
     extractor = base_extractor(ExportedExtraction.model_validate(chosen))
     for name, notes in tests.items():
-        path = folder / name / "predictions.jsonl"
-        write_lines(path, extractor.documents(notes, name, "none"))
+        documents = extractor.documents(notes, name, "none")
+        write_documents(folder / name / PREDICTIONS, documents, tuple(SCORES))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every tested note adds to each score, without its text or name: small enough to keep with a result."""
+"""Scores of tested notes: from predictions, or from counts by note without texts, small enough to be kept."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -11,10 +11,12 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, TypeAdapter, ValidationError, model_validator
 
 from medflare.core.errors import DataError
+from medflare.core.json_lines import write_lines
 from medflare.evaluation.extraction_predictions import ScoredDocument
 from medflare.evaluation.extraction_statistics import task_scores
 from medflare.evaluation.label_metrics import Ratio, micro_statistic
 from medflare.evaluation.statistics import Statistic
+from medflare.tasks.prediction_files import read_documents
 from method_comparison.comparison_table import Run
 
 Counts = tuple[NonNegativeInt, NonNegativeInt, NonNegativeInt]
@@ -45,9 +47,47 @@ FILE = TypeAdapter(dict[str, MetricCounts])
 """Metric -> its counts."""
 
 
-def counts_file(folder: Path, place: str) -> Path:
-    """Return where the counts of a place lie in a unit's folder."""
-    return folder / f"{place}_counts.json"
+def counts_file(predictions: Path) -> Path:
+    """Return where the counts of a predictions file lie."""
+    return predictions.with_name(f"{predictions.stem}_counts.json")
+
+
+def write_documents(predictions: Path, documents: Sequence[ScoredDocument], metrics: Sequence[str]) -> None:
+    """Write the predictions of tested notes, and their counts beside them."""
+    write_lines(predictions, documents)
+    write_counts(counts_file(predictions), documents, metrics)
+
+
+def was_tested(predictions: Path) -> bool:
+    """Whether the predictions are there, or their counts alone."""
+    return predictions.is_file() or counts_file(predictions).is_file()
+
+
+def scores_by_note(predictions: Path, metrics: Sequence[str]) -> Run:
+    """Return the scores of a predictions file: of its counts where they are kept, else of the file."""
+    file = counts_file(predictions)
+    if file.is_file():
+        run = read_counts(file)
+        return Run({name: one for name, one in run.scores.items() if name in metrics}, run.groups)
+    found = {
+        name: (part.statistics[name], part.units)
+        for part in task_scores(read_documents(predictions)).values()
+        for name in metrics
+        if name in part.statistics
+    }
+    return Run({name: one for name, (one, _) in found.items()}, {name: of for name, (_, of) in found.items()})
+
+
+def joined(runs: Sequence[Run]) -> Run:
+    """Return the scores of the notes of several files together; no patient has notes in two of them."""
+    names = dict.fromkeys(name for run in runs for name in run.scores)
+    scores, groups = dict[str, Statistic](), dict[str, list[tuple[int, Hashable]]]()
+    for name in names:
+        having = [(number, run) for number, run in enumerate(runs) if name in run.scores]
+        parts = [run.scores[name] for _, run in having]
+        scores[name] = Statistic(np.concatenate([part.sums for part in parts]), parts[0].score)
+        groups[name] = [(number, of) for number, run in having for of in run.groups_of(name)]
+    return Run(scores, groups)
 
 
 def write_counts(path: Path, documents: Sequence[ScoredDocument], metrics: Sequence[str]) -> None:

@@ -21,7 +21,6 @@ from pydantic import Field
 from medflare.core.config import Settings
 from medflare.core.errors import ConfigError
 from medflare.core.inventory import ENTITY_TYPES
-from medflare.core.json_lines import write_lines
 from medflare.core.model_folders import stored_model
 from medflare.data.load import load_cohort
 from medflare.data.notes.note_writers import notes_row
@@ -33,9 +32,8 @@ from medflare.evaluation.extraction_metrics import quick_extraction_metrics
 from method_comparison.comparison_table import Run
 from method_comparison.result import Measured
 from method_comparison.tasks.base import Column, ComparisonTask, Unit
-from method_comparison.tasks.extraction_scores import scored
 from method_comparison.tasks.extraction_training import make_plans
-from method_comparison.tasks.note_counts import counts_file, read_counts, write_counts
+from method_comparison.tasks.note_counts import scores_by_note, was_tested, write_documents
 
 SITES = ("site-1", "site-2", "site-3")
 CORRUPTED = "site-3"
@@ -155,10 +153,9 @@ class NoteExtraction(ComparisonTask[RealNotes, NotesMethod]):
 
     def places(self, settings: RealNotes, partition: str, folder: Path) -> dict[str, Run]:
         return {
-            title: read_counts(file) if file.is_file() else scored([predictions], tuple(METRICS))
+            title: scores_by_note(folder / f"{place}.jsonl", tuple(METRICS))
             for place, title in PLACES.items()
-            for file, predictions in [(counts_file(folder, place), folder / f"{place}.jsonl")]
-            if file.is_file() or predictions.is_file()
+            if was_tested(folder / f"{place}.jsonl")
         }
 
 
@@ -284,8 +281,7 @@ def test_learner(learner: Any, unit: Unit[RealNotes, NotesMethod]) -> dict[str, 
         more = {"annotated": targets(mapping_of("maccrobat")), "tasks": ("ner",)} if place == "new" else {}
         notes = load_cohort(_site(unit, place, place, **more)).notes
         documents = learner.predictor.documents(notes, place, "generic")
-        write_lines(unit.folder / f"{place}.jsonl", documents)
-        write_counts(counts_file(unit.folder, place), documents, tuple(METRICS))
+        write_documents(unit.folder / f"{place}.jsonl", documents, tuple(METRICS))
         found = quick_extraction_metrics(documents)
         if place == "test":
             scores |= {name: found[name] for name in METRICS if name in found}

@@ -15,7 +15,14 @@ from medflare.evaluation.extraction_predictions import ScoredDocument
 from method_comparison.comparison_table import comparison_table
 from method_comparison.configuration import Selection
 from method_comparison.runner import Comparison
-from method_comparison.tasks.note_counts import counts_file, read_counts, write_counts
+from method_comparison.tasks.extraction_scores import PREDICTIONS, SCORES, own_score, score
+from method_comparison.tasks.note_counts import (
+    counts_file,
+    joined,
+    read_counts,
+    write_counts,
+    write_documents,
+)
 from method_comparison.tasks.real_notes import FEW, METRICS, NoteExtraction, RealNotes
 
 FEVER = {"label": "problem", "spans": [[3, 8]]}
@@ -38,7 +45,7 @@ def test_counts_give_the_scores_of_the_notes_and_hold_neither_texts_nor_names(tm
         document("anna", [FEVER, COUGH], [FEVER]),
         document("berta", [FEVER], [FEVER, COUGH], unreadable=1),
     ]
-    file = counts_file(tmp_path, "test")
+    file = counts_file(tmp_path / "test.jsonl")
     write_counts(file, documents, tuple(METRICS))
     run = read_counts(file)
     found = quick_extraction_metrics(documents)
@@ -56,11 +63,57 @@ def test_counts_give_the_table_that_the_predictions_give(tmp_path: Path) -> None
     write_lines(tmp_path / "test.jsonl", documents)
     task, settings = NoteExtraction(), RealNotes()
     tables = [task.places(settings, FEW, tmp_path)]
-    write_counts(counts_file(tmp_path, "test"), documents, tuple(METRICS))
+    write_counts(counts_file(tmp_path / "test.jsonl"), documents, tuple(METRICS))
     tables.append(task.places(settings, FEW, tmp_path))
     rows = [comparison_table({"m": [t["test notes"]]}, {"m": "m"}, METRICS, {}) for t in tables]
     assert [list(table) for table in tables] == [["test notes"]] * 2, "the new site was not tested"
     assert rows[0] == rows[1]
+
+
+def test_sites_of_which_counts_alone_are_kept_have_the_scores_of_their_predictions(tmp_path: Path) -> None:
+    """Of a model for all, and of each site's own, whose tests lie in a folder for each model."""
+    texts = {
+        "site-1": [document("anna", [FEVER, COUGH], [FEVER]), document("anna", [COUGH], [COUGH, FEVER])],
+        "site-2": [document("anna", [FEVER], [], unreadable=1)],  # another patient of the same name
+    }
+    for place in ("shared", "single/site-1", "single/site-2"):
+        for site, documents in texts.items():
+            (tmp_path / place / site).mkdir(parents=True)
+            items = [item.model_copy(update={"site": site}) for item in documents]
+            write_documents(tmp_path / place / site / PREDICTIONS, items, tuple(SCORES))
+    kept = sorted(tmp_path.rglob("*_counts.json"))
+    assert len(kept) == 6
+
+    def tables() -> list[tuple[dict[str, list[list[float]]], set[int]]]:
+        found = [
+            score(tmp_path / "shared", sorted(texts), tuple(SCORES)),
+            score(tmp_path / "single", sorted(texts), tuple(SCORES)),
+            own_score(tmp_path / "single", sorted(texts), tuple(SCORES)),
+        ]
+        return [
+            (
+                {name: one.sums.tolist() for name, one in run.scores.items()},
+                {len(set(run.groups_of(name))) for name in run.scores},
+            )
+            for run in found
+            if run is not None
+        ]
+
+    from_counts = tables()
+    assert from_counts[0][0]["ner_strict_f1"] == [[1, 0, 1], [1, 1, 0], [0, 0, 1]]
+    assert from_counts[0][1] == {2}
+    for file in kept:
+        file.unlink()
+    assert tables() == from_counts, "of the predictions"
+    assert len(from_counts) == 3
+
+
+def test_a_metric_that_one_file_lacks_is_of_the_others(tmp_path: Path) -> None:
+    write_counts(tmp_path / "a", [document("anna", [FEVER], [FEVER])], ("ner_strict_f1", "ner_lenient_f1"))
+    write_counts(tmp_path / "b", [document("berta", [COUGH], [])], ("ner_strict_f1",))
+    run = joined([read_counts(tmp_path / name) for name in "ab"])
+    assert {name: len(one) for name, one in run.scores.items()} == {"ner_strict_f1": 2, "ner_lenient_f1": 1}
+    assert [len(set(run.groups_of(name))) for name in run.scores] == [2, 1]
 
 
 @pytest.mark.parametrize(
