@@ -110,7 +110,7 @@ class ResultStore:
 
     @contextmanager
     def claim(self, partition: str, method: str, seed: int) -> Iterator[Path | None]:
-        """Give an empty folder to train in, or None where another process trains this unit.
+        """Give an empty folder to train in, or None where another process trains this unit or has done so.
 
         The lock is released by the operating system when a process dies.
         """
@@ -120,6 +120,9 @@ class ResultStore:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
+                yield None
+                return
+            if (place / FILE).is_file():
                 yield None
                 return
             partial = place.with_name(f"{seed}.partial")

@@ -134,6 +134,7 @@ def test_units_train_once_and_the_next_run_goes_on(tmp_path: Path) -> None:
     assert Toy.trained == [("plain", 0), ("better", 0)]
     assert run_units(Comparison.read("toy", Selection(seeds=(0, 1))), out) == []
     assert Toy.trained[2:] == [("plain", 1), ("better", 1)]
+    assert sorted(path.name for path in (out / "toy/all/plain").iterdir()) == ["0", "0.lock", "1", "1.lock"]
 
 
 def test_what_an_interrupted_unit_left_is_thrown_away(tmp_path: Path) -> None:
