@@ -171,6 +171,24 @@ def test_encoder_update_encoder_once_moves_the_rest_of_what_is_shared_in_step_tw
     assert len(runs) == 1
 
 
+@pytest.mark.parametrize("update", ["both", "encoder_once", "first"])
+def test_client_terms_know_how_many_steps_the_shared_optimiser_takes(
+    make: Any, monkeypatch: pytest.MonkeyPatch, update: str
+) -> None:
+    learner, announced, taken = make(encoder_update=update), [], []
+    watch = learner.terms.watch
+
+    def watched(optimiser: torch.optim.Optimizer, steps: int) -> None:
+        announced.append(steps)
+        optimiser.register_step_post_hook(lambda *_: taken.append(1))
+        watch(optimiser, steps)
+
+    monkeypatch.setattr(learner.terms, "watch", watched)
+    learner.fit(RoundPlan(round=0, rounds=1, steps=2))
+    assert announced == [len(taken)]
+    assert len(taken) == (2 if update == "first" else 4)
+
+
 @pytest.mark.parametrize(
     ("settings", "passes"),
     [
