@@ -81,17 +81,6 @@ class AdapterLoss:
         return terms if self.distillation is None else terms | {distillation: self.distillation}
 
 
-@dataclass(slots=True)
-class SharedPass:
-    """A_s's outputs of a mini-batch with their gradient, and the prefix that they were computed from.
-
-    prefix: (N, P, hidden), a leaf; its gradient goes on to what makes prefixes in step 2 (MRG-21).
-    """
-
-    prefix: Tensor
-    outputs: Decoded
-
-
 class DualAdapterTraining:
     """Both steps on a mini-batch, with the optimisers that live for all rounds.
 
@@ -144,11 +133,9 @@ class DualAdapterTraining:
         self.bank.remember(F.normalize(features.pooled, dim=1))
         return terms
 
-    def _shared_pass(self, batch: Batch, features: VisualFeatures, prompts: Tensor) -> SharedPass:
+    def _shared_pass(self, batch: Batch, features: VisualFeatures, prompts: Tensor) -> Decoded:
         """Return A_s's outputs with its gradient: step 1's teacher and step 2's student in one (MRG-21)."""
-        prefix = self.model.prefix(features, prompts).detach()
-        prefix.requires_grad_(self.settings.encoder_update != "first")
-        return SharedPass(prefix, self._student(batch, prefix, self.specialised, SPECIALISED))
+        return self._student(batch, features.detach(), prompts, self.specialised, SPECIALISED)
 
     def _generic_step(
         self,
@@ -156,15 +143,15 @@ class DualAdapterTraining:
         features: VisualFeatures,
         prompts: Tensor,
         image: ImageLoss,
-        shared: SharedPass | None,
+        shared: Decoded | None,
     ) -> AdapterLoss:
         """Step 1: A_s teaches A_g (l2g), and everything shared learns. The outputs returned are detached."""
         s, teacher = self.settings, None
         if shared is not None:
-            teacher = shared.outputs.detach()
+            teacher = shared.detach()
         elif s.dual and s.distil_to_generic:
             teacher = self._teach(self.specialised, batch, features, prompts)
-        student = self._student(batch, self.model.prefix(features, prompts), self.generic, GENERIC)
+        student = self._student(batch, features, prompts, self.generic, GENERIC)
         generic = self._adapter_loss(student, teacher, batch.words)
         loss = image.loss + generic.loss
         # Only communicated adapters have a penalty (AdaLoRA's orthogonality); step 2 trains none of them.
@@ -179,7 +166,7 @@ class DualAdapterTraining:
         features: VisualFeatures,
         prompts: Tensor,
         first: Decoded,
-        shared: SharedPass | None,
+        shared: Decoded | None,
     ) -> AdapterLoss:
         """Step 2: A_g teaches A_s (g2l).
 
@@ -190,8 +177,7 @@ class DualAdapterTraining:
         Args:
             features: of step 1, detached.
             first: A_g's outputs of step 1, detached.
-            shared: A_s's pass of step 1; None where step 2 computes its outputs anew. The gradient of its
-                prefix then goes on through the prefix of now, whose projection and rows step 1 has moved.
+            shared: A_s's outputs of step 1 with their gradient; None where step 2 computes them anew.
         """
         assert self.local_optimiser is not None
         image_loss = torch.zeros((), device=self.model.device)
@@ -209,28 +195,29 @@ class DualAdapterTraining:
             # FedDAT's code teaches with what step 1 computed; the equations read the weights after step 1.
             reuse = self.settings.reuse_teacher
             teacher = first if reuse else self._teach(self.generic, batch, features, prompts)
-        prefix = self.model.prefix(features, prompts)
-        if self.settings.encoder_update == "first":
-            prefix = prefix.detach()  # A_s alone moves
         if shared is None:
-            student = self._student(batch, prefix, self.specialised, SPECIALISED)
+            student = self._student(batch, features, prompts, self.specialised, SPECIALISED)
         else:
-            student = shared.outputs
+            student = shared
             # step 1 has let A_g alone learn: without this no gradient would reach A_s
             names, scales = self.specialised.names, self.specialised.scales
             self.model.adapters.use(names, train=(SPECIALISED,), scales=scales)
         specialised = self._adapter_loss(student, teacher, batch.words)
-        onward = None if shared is None else (shared.prefix, prefix)
-        self._step(image_loss + specialised.loss, *optimisers, onward=onward)
+        self._step(image_loss + specialised.loss, *optimisers)
         return specialised
 
-    def _student(self, batch: Batch, prefix: Tensor, active: Active, train: str) -> Decoded:
+    def _student(
+        self, batch: Batch, features: VisualFeatures, prompts: Tensor, active: Active, train: str
+    ) -> Decoded:
         """Return the outputs of the adapters in `active`, of which `train` learns, for the batch's reports.
 
         Args:
-            prefix: (N, P, hidden).
+            prompts: (N, 14) codes that prompt the decoder.
         """
         self.model.adapters.use(active.names, train=(train,), scales=active.scales)
+        prefix = self.model.prefix(features, prompts)  # (N, P, hidden)
+        if train == SPECIALISED and (self.settings.encoder_update == "first" or self.settings.share_forward):
+            prefix = prefix.detach()  # of this loss A_s alone learns
         return self.model.decode(prefix, batch.reports, batch.kept)  # logits (K, vocabulary), hidden (K, h)
 
     def _adapter_loss(self, student: Decoded, teacher: Decoded | None, words: Tensor) -> AdapterLoss:
@@ -283,19 +270,11 @@ class DualAdapterTraining:
         swap = torch.rand(len(codes), generator=generator).to(codes.device) < self.settings.prompt_dropout
         return torch.where(swap[:, None], features.logits.argmax(-1), codes)
 
-    def _step(
-        self,
-        loss: Tensor,
-        *optimisers: torch.optim.Optimizer,
-        onward: tuple[Tensor, Tensor] | None = None,
-    ) -> None:
+    def _step(self, loss: Tensor, *optimisers: torch.optim.Optimizer) -> None:
         """Take a step of each optimiser on one loss.
 
         Gradients of both optimisers are set to None before: a parameter that this loss does not reach has no
         gradient then, so that AdamW's weight decay leaves it alone too (MRG-12).
-
-        Args:
-            onward: a leaf that the loss reaches, and the tensor through which its gradient goes on.
 
         Raises:
             UpdateError: the loss is not finite. Nothing has moved: one NaN in A_s, which never leaves, would
@@ -305,8 +284,6 @@ class DualAdapterTraining:
         for optimiser in self.optimisers():
             optimiser.zero_grad(set_to_none=True)
         loss.backward()
-        if onward is not None and onward[0].grad is not None:
-            onward[1].backward(onward[0].grad)
         for optimiser in optimisers:
             for group in optimiser.param_groups:
                 reached = [one for one in group["params"] if one.grad is not None]
