@@ -34,10 +34,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "FedMRG, encoder updated in step 1 only": {"encoder_update": "first"},
     "FedMRG, the same and one forward pass of A_s": {"encoder_update": "first", "share_forward": True},
     "FedMRG, encoder in step 1 only, head in both": {"encoder_update": "encoder_once"},
-    "FedMRG, head in both and one forward pass of A_s": {
-        "encoder_update": "encoder_once",
-        "share_forward": True,
-    },
     "FedMRG without distillation": {"distil_to_generic": False, "distil_to_specialised": False},
 }
 

@@ -151,23 +151,21 @@ def test_encoder_update_first_moves_only_the_specialised_adapter_in_step_two(mak
     assert moved_by_each_step(learner, lambda: [learner.initial_shared()]) == [[True], [False]]
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_encoder_update_encoder_once_moves_the_rest_of_what_is_shared_in_step_two(
-    make: Any, shared: bool
-) -> None:
+def test_encoder_update_encoder_once_moves_the_rest_of_what_is_shared_in_step_two(make: Any) -> None:
     """The encoder runs once a batch; projection, head and prompt rows learn in both steps."""
-    learner, runs = make(encoder_update="encoder_once", share_forward=shared), []
+    learner, runs = make(encoder_update="encoder_once"), []
     encode = learner.model.encode
     learner.model.encode = lambda views: runs.append(1) or encode(views)
     model = learner.model
     states = lambda: [  # noqa: E731
         {name: tensor.clone() for name, tensor in model.encoder.named_parameters()},
         {name: tensor.clone() for name, tensor in model.head.named_parameters()},
+        {name: tensor.clone() for name, tensor in model.projection.named_parameters()},
         model.adapters.state(GENERIC),
         model.adapters.state(SPECIALISED),
     ]
     moved = moved_by_each_step(learner, states)
-    assert moved == [[True, True, True, False], [False, True, False, True]]
+    assert moved == [[True, True, True, True, False], [False, True, True, False, True]]
     assert len(runs) == 1
 
 
@@ -197,7 +195,7 @@ def test_client_terms_know_how_many_steps_the_shared_optimiser_takes(
         ({"variant": "fed_lora"}, 1),
         ({"variant": "without_l2g"}, 2),
         ({"encoder_update": "first", "share_forward": True}, 2),
-        ({"encoder_update": "encoder_once", "share_forward": True}, 2),
+        ({"encoder_update": "encoder_once"}, 3),
     ],
 )
 def test_the_frozen_decoder_runs_no_oftener_than_it_must(make: Any, settings: Any, passes: int) -> None:
@@ -233,7 +231,7 @@ def test_a_shared_forward_pass_moves_a_s_and_who_learns_is_who_learnt(make: Any)
 
 
 def test_a_shared_forward_pass_that_nobody_could_share_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"share_forward needs encoder_update 'encoder_once' or 'first'"):
+    with pytest.raises(ConfigError, match=r"share_forward needs encoder_update 'first'"):
         METHOD.resolve({"share_forward": True})
     with pytest.raises(ConfigError, match=r"share_forward needs dual true and distil_to_generic true"):
         METHOD.resolve(

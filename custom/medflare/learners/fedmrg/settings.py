@@ -75,7 +75,7 @@ class FedMRGSettings(MethodSettings):
     share_forward: bool = Field(
         False,
         description="MRG-21: one forward pass of the specialised adapter teaches step 1 and learns in "
-        "step 2; needs encoder_update 'encoder_once' or 'first'",
+        "step 2; needs encoder_update 'first'",
     )
 
     dp: PrivacySettings | None = Field(
@@ -130,7 +130,7 @@ class FedMRGSettings(MethodSettings):
         needed = {
             "dual true": self.dual,
             "distil_to_generic true": self.distil_to_generic,
-            "encoder_update 'encoder_once' or 'first'": self.encoder_update != "both",
+            "encoder_update 'first'": self.encoder_update == "first",
         }
         if self.share_forward and (missing := [name for name, holds in needed.items() if not holds]):
             raise ValueError(

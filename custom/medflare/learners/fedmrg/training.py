@@ -216,8 +216,8 @@ class DualAdapterTraining:
         """
         self.model.adapters.use(active.names, train=(train,), scales=active.scales)
         prefix = self.model.prefix(features, prompts)  # (N, P, hidden)
-        if train == SPECIALISED and (self.settings.encoder_update == "first" or self.settings.share_forward):
-            prefix = prefix.detach()  # of this loss A_s alone learns
+        if train == SPECIALISED and self.settings.encoder_update == "first":
+            prefix = prefix.detach()  # A_s alone moves
         return self.model.decode(prefix, batch.reports, batch.kept)  # logits (K, vocabulary), hidden (K, h)
 
     def _adapter_loss(self, student: Decoded, teacher: Decoded | None, words: Tensor) -> AdapterLoss:
