@@ -294,7 +294,7 @@ def backbone(root: Path, folder: str) -> Check:
 
 def memory(root: Path, free: int, patch: pytest.MonkeyPatch) -> Check:
     patch.setattr(site_checks, "footprint", lambda *given: NEED)
-    patch.setattr(site_checks, "free_memory", lambda device: (free, "CPU"))
+    patch.setattr(site_checks, "free_memory", lambda device, gpus: (free, "CPU"))
     check = site_checks.memory(site(root), FEDMRG)
     assert "GB free on the CPU" in check.found
     assert check.outcome == "ok" or "an estimate, not a measurement" in check.expected
@@ -335,6 +335,29 @@ def test_what_a_site_brings_is_told(
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     check = make(small_hospital, monkeypatch)
     says(check, outcome, found, "medflare cohort inspect" if found == "nowhere" else "")
+
+
+def test_gpus_that_a_site_names_are_looked_for_and_their_memory_is_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda number: f"card {number}")
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda number: ((number + 1) * 10**9, 10**10))
+    monkeypatch.setattr(site_checks, "footprint", lambda *given: NEED)
+
+    def hospital(devices: list[Any], spread: bool = False) -> SiteConfig:
+        return site(tmp_path).model_copy(update={"devices": tuple(devices), "spread_layers": spread})
+
+    says(site_checks.device(hospital([])), "ok", "card 0")
+    says(site_checks.device(hospital([0, 1])), "ok", "card 0, card 1")
+    says(site_checks.device(hospital([1, 4, 7])), "problem", "GPU 4, 7, and torch sees 2", "nvidia-smi -L")
+    says(site_checks.device(hospital(["cpu", "cpu"])), "ok", "CPU")
+    found = {
+        spread: site_checks.memory(hospital([1, 0], spread), FEDMRG).found.rsplit("; ", 1)[-1]
+        for spread in (False, True)
+    }
+    assert found == {False: "2.0 GB free on the GPU", True: "3.0 GB free on the 2 GPUs"}
 
 
 def test_an_embedded_backbone_has_a_fingerprint(tmp_path: Path) -> None:
@@ -387,7 +410,7 @@ def test_the_command_tells_all_checks_in_json_and_by_its_exit_code(
     tmp_path: Path, small_hospital: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=10**12))
-    monkeypatch.setattr(site_checks, "free_memory", lambda device: (10**12, "CPU"))
+    monkeypatch.setattr(site_checks, "free_memory", lambda device, gpus: (10**12, "CPU"))
     document = {"cohort": {"format": "manifest", "root": str(small_hospital)}, "device": "cpu"}
     (tmp_path / "site.yaml").write_text(yaml.safe_dump(document))
     words = [

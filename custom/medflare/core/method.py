@@ -120,7 +120,8 @@ class Method(Generic[MethodSettingsT]):
         kept_by_presets: dotted names of a job's settings that a preset of the whole job leaves alone.
         pretrained_presets: presets for a pretrained language model of up to LARGE parameters, and of more;
             None where a site's `backbone` is none.
-        data_parallel: whether several processes of a site can train on shares of each batch (`devices`).
+        several_devices: whether a site can train on several (`devices`): a process each on its share of every
+            batch, or one over whose devices the layers are spread.
         variants: variant -> the settings it stands for; the first is the method itself.
         build: `(settings, site, seed, cache) -> Learner`.
         result_file: file that a result folder of this method has beside its adapter.
@@ -146,7 +147,7 @@ class Method(Generic[MethodSettingsT]):
     rule_presets: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     kept_by_presets: tuple[str, ...] = ("variant",)
     pretrained_presets: tuple[str, str] | None = None
-    data_parallel: bool = False
+    several_devices: bool = False
 
     def resolve(self, given: Mapping[str, Any]) -> MethodSettingsT:
         """Return the validated settings of a job: preset, then what the job says, then its variant.

@@ -23,6 +23,7 @@ from medflare.differential_privacy.private_step import PrivateTraining, train_pr
 from medflare.differential_privacy.settings import PrivacySettings
 from medflare.learners.base import BaseLearner
 from medflare.learners.patient_rows import PatientRows
+from medflare.models.layer_placement import gpus_of
 
 
 def train_private_round(
@@ -49,8 +50,7 @@ def train_private_round(
         UpdateError: a gradient or a trained value is not finite.
     """
     learned = [p for p in training.module.parameters() if p.requires_grad]
-    devices = sorted({p.device.index or 0 for p in learned if p.device.type == "cuda"})
-    with torch.random.fork_rng(devices=devices):
+    with torch.random.fork_rng(devices=gpus_of(training.module)):
         torch.manual_seed(secret_seed())
         train_privately(training, settings, steps, random)
     if not all(bool(torch.isfinite(p).all()) for p in learned):

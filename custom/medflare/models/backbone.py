@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from medflare.core.errors import ConfigError
+from medflare.models.layer_placement import place_layers
 
 PRECISIONS = ("auto", "fp32", "bf16", "int8", "nf4")
 LOADING = threading.Lock()
@@ -72,6 +73,7 @@ def load_backbone(
     precision: str = "auto",
     device: str = "cpu",
     embedded: Literal["decoder", "notes_decoder"] = "decoder",
+    spread: int = 1,
 ) -> Backbone:
     """Load a backbone with all weights frozen and in eval mode.
 
@@ -79,16 +81,22 @@ def load_backbone(
         folder: a local Hugging Face folder with safetensors weights; None for an embedded one.
         embedded: which: of chest X-ray reports, or of clinical notes.
         precision: `auto` is bf16 where the processor computes in it, else fp32.
+        spread: GPUs over which the layers lie, the first of those that this process sees.
 
     Raises:
-        ConfigError: the folder is missing or has no safetensors, or the precision is unknown.
+        ConfigError: the folder is missing or has no safetensors, the precision is unknown, or the layers
+            cannot be spread.
     """
     with LOADING:
-        return _load(folder, precision, device, embedded)
+        return _load(folder, precision, device, embedded, spread)
 
 
 def _load(
-    folder: str | Path | None, precision: str, device: str, embedded: Literal["decoder", "notes_decoder"]
+    folder: str | Path | None,
+    precision: str,
+    device: str,
+    embedded: Literal["decoder", "notes_decoder"],
+    spread: int,
 ) -> Backbone:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
@@ -105,8 +113,16 @@ def _load(
     kwargs: dict[str, Any] = {"dtype": torch.bfloat16 if chosen in ("bf16", "nf4") else torch.float32}
     if chosen in ("int8", "nf4"):
         kwargs |= {"quantization_config": _quantisation(chosen), "device_map": device}
+    if spread > 1:
+        if device != "cpu" and torch.cuda.device_count() < spread:
+            raise ConfigError(
+                f"spread_layers: devices in site.yaml names {spread} GPUs, and torch sees "
+                f"{torch.cuda.device_count()} of them. Name those that `nvidia-smi -L` lists."
+            )
+        devices = [device if device == "cpu" else f"{device}:{number}" for number in range(spread)]
+        kwargs["device_map"] = place_layers(path, devices, chosen)
     model: Any = AutoModelForCausalLM.from_pretrained(path, local_files_only=True, **kwargs)
-    if chosen not in ("int8", "nf4"):
+    if "device_map" not in kwargs:
         model.to(device)
     _keep_gradients_right(model)
     model.requires_grad_(False)

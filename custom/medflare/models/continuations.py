@@ -63,8 +63,10 @@ def _of_batch(
 
 def _of_rows(cache: Any, rows: Tensor) -> Any:
     """Return the keys and values of these rows, which may repeat."""
-    chosen = copy.deepcopy(cache)
-    chosen.batch_select_indices(rows)
+    chosen = copy.copy(cache)
+    chosen.layers = [copy.copy(layer) for layer in cache.layers]  # what is chosen are new tensors
+    for layer in chosen.layers:
+        layer.batch_select_indices(rows.to(layer.keys.device))  # layers may lie on several
     return chosen
 
 

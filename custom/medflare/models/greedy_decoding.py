@@ -170,11 +170,17 @@ def keep_rows(cache: Any, seen: Tensor, rows: list[int]) -> Tensor:
     ahead = cache.get_seq_length() - seen.shape[1]
     slots = torch.cat([torch.arange(ahead, device=kept.device).expand(len(rows), -1), order + ahead], 1)
     chosen = torch.tensor(rows, device=kept.device)[:, None]  # (N', 1)
+    keep_slots(cache, chosen, slots)
+    return kept.gather(1, order)
+
+
+def keep_slots(cache: Any, rows: Tensor, slots: Tensor) -> None:
+    """Keep these rows (N', 1) of a cache and their slots (N', T'); its layers may lie on several devices."""
     for layer in cache.layers:
+        place = layer.keys.device
         for name in ("keys", "values"):
             by_slot = getattr(layer, name).transpose(1, 2)  # (N, V + T, heads, size)
-            setattr(layer, name, by_slot[chosen, slots].transpose(1, 2))
-    return kept.gather(1, order)
+            setattr(layer, name, by_slot[rows.to(place), slots.to(place)].transpose(1, 2))
 
 
 def _choose(model: TextBackbone, answers: Sequence[_Answer], hidden: Tensor) -> list[list[int]]:

@@ -36,6 +36,11 @@ class PackedRows:
     visible: Tensor
     kept: Tensor
 
+    def to(self, device: torch.device | str | int, non_blocking: bool = False) -> PackedRows:
+        """Return the same on a device; accelerate calls it where a model's layers lie on several."""
+        parts = (self.paths, self.queries, self.visible, self.kept)
+        return PackedRows(*(part.to(device, non_blocking=non_blocking) for part in parts))
+
 
 @dataclass(frozen=True, slots=True)
 class PackedBatch:

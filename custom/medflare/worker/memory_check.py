@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,10 +19,11 @@ class TooLittleMemoryError(MemoryError):
     """A model that was not loaded, because it cannot fit; a site reports it as E34."""
 
 
-def free_memory(device_name: str) -> tuple[int, str]:
-    """Return (bytes free, where): on the GPU, or of this machine within the limits of its container."""
+def free_memory(device_name: str, gpus: Sequence[int] = (0,)) -> tuple[int, str]:
+    """Return (bytes free, where): on these GPUs, or of this machine within the limits of its container."""
     if device_name == "cuda":
-        return int(torch.cuda.mem_get_info()[0]), "GPU"
+        free = sum(int(torch.cuda.mem_get_info(number)[0]) for number in gpus)
+        return free, "GPU" if len(gpus) == 1 else f"{len(gpus)} GPUs"
     return free_bytes(), "CPU"
 
 
@@ -44,10 +45,13 @@ def require_memory(method: str, settings: Mapping[str, Any], site: SiteConfig) -
     if need is None:
         return
     least = need.frozen + need.learning + need.exchange
-    free, where = free_memory(device_of(site.device))
+    # this process sees the site's devices alone, numbered from 0
+    gpus = range(len(site.devices)) if site.spread_layers else (0,)
+    free, where = free_memory(device_of(site.device), gpus)
     if least > free:
         raise TooLittleMemoryError(
             f"weights, optimiser and exchange of {site.backbone.folder} need {least / 1e9:.1f} GB, and "
             f"{free / 1e9:.1f} GB are free on the {where}. Nothing was loaded. Take backbone.precision int8 "
-            "or nf4, a smaller lora.rank or a smaller model, or end other programs."
+            "or nf4, a smaller lora.rank or a smaller model, spread_layers over several GPUs, or end other "
+            "programs."
         )

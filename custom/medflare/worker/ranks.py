@@ -35,23 +35,22 @@ START_SECONDS = 1800.0
 """Seconds that a process may take until all have loaded their models, and for one exchange of gradients."""
 
 
-def use_device(devices: Sequence[int | str], rank: int) -> str:
-    """Let this process see its own device alone, and return what it is called here: `cuda` or `cpu`.
+def use_devices(devices: Sequence[int | str]) -> str:
+    """Let this process see these devices alone, and return what they are called here: `cuda` or `cpu`.
 
     It has no effect once torch has looked for GPUs, so it comes before anything is loaded.
     """
-    device = devices[rank]
-    if device == "cpu":
+    if "cpu" in devices:
         return "cpu"
-    os.environ["CUDA_VISIBLE_DEVICES"] = str(device)
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, devices))
     return "cuda"
 
 
-def require_data_parallel(method: str, devices: Sequence[int | str]) -> None:
+def require_several_devices(method: str, devices: Sequence[int | str]) -> None:
     """Raise SiteSettingsError where several devices are named for a method that trains on one."""
     known = known_method(method)
-    if len(devices) > 1 and known is not None and not known.data_parallel:
-        able = ", ".join(sorted(name for name, entry in METHODS.items() if entry.data_parallel))
+    if len(devices) > 1 and known is not None and not known.several_devices:
+        able = ", ".join(sorted(name for name, entry in METHODS.items() if entry.several_devices))
         raise SiteSettingsError(
             f"devices in site.yaml names {len(devices)}, and method {method} trains on one (these can have "
             f"more: {able}). Leave `devices` out and set `device`."

@@ -48,7 +48,7 @@ from medflare.worker.exact_comparison import ExactSide, PairRequest
 from medflare.worker.memory_check import require_memory
 from medflare.worker.mixture_sums import profile_specs, profile_sums, take_mixture
 from medflare.worker.patient_budget import PatientBudget
-from medflare.worker.ranks import HelperRanks, require_data_parallel, use_device
+from medflare.worker.ranks import HelperRanks, require_several_devices, use_devices
 from medflare.worker.sketch import SketchRequest, sketch_facts
 
 Builder = Callable[[str, dict[str, Any], SiteConfig, int, Path | None], Learner]
@@ -77,11 +77,13 @@ class WorkerSession:
     def __init__(self, config: WorkerConfig, builder: Builder = build_learner, rank: int = 0) -> None:
         self.run_id, self.config, self.rank = config.run_id, config, rank
         site = self._site_settings()
-        self._devices, self._threads = site.devices, site.threads
+        self._devices = () if site.spread_layers else site.devices
+        self._threads = site.threads
         self._helpers: HelperRanks | None = None
         if site.devices:
-            require_data_parallel(config.method, site.devices)
-            site = site.model_copy(update={"device": use_device(site.devices, rank)})
+            require_several_devices(config.method, site.devices)
+            mine = site.devices if site.spread_layers else site.devices[rank : rank + 1]
+            site = site.model_copy(update={"device": use_devices(mine)})
         torch.set_num_threads(site.threads)
         self.state_file = state_folder(config, site) / LOCAL_STATE
         self.update_file = self.state_file.with_name(LAST_UPDATE)

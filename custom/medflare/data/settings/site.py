@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -77,6 +77,11 @@ class SiteConfig(Settings):
         description="numbers of the GPUs that train together, a process each with its share of every batch; "
         "[cpu, cpu] for processes without a GPU. Takes the place of `device`",
     )
+    spread_layers: bool = Field(
+        default=False,
+        description="true: one process lays the layers of one model over `devices`, for a model that a "
+        "single card cannot hold; the cards compute in turn",
+    )
     threads: int = Field(
         default=1,
         ge=1,
@@ -105,6 +110,8 @@ class SiteConfig(Settings):
             return value
         devices = value.get("devices")
         processes = len(devices) if isinstance(devices, list | tuple) and devices else 1
+        if value.get("spread_layers"):
+            processes = 1
         return {**value, "threads": max(1, len(os.sched_getaffinity(0)) // processes)}
 
     @field_validator("devices")
@@ -113,6 +120,12 @@ class SiteConfig(Settings):
         if len(set(value)) < len(value) and "cpu" not in value:
             raise ValueError("a GPU is named twice; each trains in one process")
         return value
+
+    @model_validator(mode="after")
+    def _layers_over_several(self) -> Self:
+        if self.spread_layers and len(self.devices) < 2:
+            raise ValueError("spread_layers needs the numbers of two GPUs or more in `devices`")
+        return self
 
     @field_validator("cohort", mode="before")
     @classmethod

@@ -154,14 +154,28 @@ def backbone(site: SiteConfig, method: str | None) -> Check:
 
 
 def device(site: SiteConfig) -> Check:
-    """Check that the device of site.yaml exists."""
+    """Check that the devices of site.yaml exist."""
     try:
-        chosen = device_of(site.device)
+        chosen, gpus = _devices(site)
     except MedflareError as error:
         remedy = "Install the GPU's driver and a torch for it, or set device: auto"
         return problem("device", str(error), "a GPU that torch sees", remedy)
-    name = torch.cuda.get_device_name() if chosen == "cuda" else f"CPU, {site.threads} thread(s)"
-    return ok("device", name)
+    if chosen == "cpu":
+        return ok("device", f"CPU, {site.threads} thread(s)")
+    there = torch.cuda.device_count()
+    if missing := [number for number in gpus if number >= there]:
+        found = f"devices names GPU {', '.join(map(str, missing))}, and torch sees {there}, numbered from 0"
+        remedy = "Name those that `nvidia-smi -L` lists"
+        return problem("device", found, "GPUs that torch sees", remedy)
+    return ok("device", ", ".join(torch.cuda.get_device_name(number) for number in gpus))
+
+
+def _devices(site: SiteConfig) -> tuple[str, Sequence[int]]:
+    """Return cuda or cpu, and the numbers of the site's GPUs; ConfigError where torch sees none."""
+    numbers = [device for device in site.devices if device != "cpu"]
+    if site.devices and not numbers:
+        return "cpu", []
+    return device_of("cuda" if numbers else site.device), numbers or [0]
 
 
 def memory(site: SiteConfig, job: Job | None) -> Check:
@@ -170,7 +184,8 @@ def memory(site: SiteConfig, job: Job | None) -> Check:
         return ok("memory", "not estimated; name a job with --job")
     try:
         need = footprint(job.method, job.settings, site)
-        free, where = free_memory(device_of(site.device))
+        chosen, gpus = _devices(site)
+        free, where = free_memory(chosen, gpus if site.spread_layers else gpus[:1])
     except (MedflareError, OSError, ValueError, RuntimeError) as error:
         remedy = "Mend what the other checks say, then run this again"
         return warning("memory", f"cannot be estimated: {error}", "a job and a base model to read", remedy)

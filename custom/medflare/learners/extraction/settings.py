@@ -67,7 +67,7 @@ METHOD = Method(
         "instruct": {"weighted_mean": MOMENTUM},
     },
     pretrained_presets=PRETRAINED_PRESETS,
-    data_parallel=True,
+    several_devices=True,
     variants=VARIANTS,
     facts=text_task_facts(
         summary="Fed-MedLoRA: LoRA on a frozen language model that marks entities and modifiers in notes.",

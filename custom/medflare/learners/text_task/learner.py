@@ -40,9 +40,26 @@ Record = TypeVar("Record")
 def text_model(settings: TextTaskSettings, site: SiteConfig, seed: int, task: str) -> TextModel:
     """Return the site's backbone, or the embedded one of a task, with the adapter of `settings`."""
     torch.set_num_threads(site.threads)
-    folder, precision = site.backbone.folder, site.backbone.precision
-    backbone = load_backbone(folder, precision, device_of(site.device), get_task(task).embedded_backbone)
+    if site.spread_layers:
+        _require_spreadable(settings)
+    backbone = load_backbone(
+        site.backbone.folder,
+        site.backbone.precision,
+        device_of(site.device),
+        get_task(task).embedded_backbone,
+        spread=len(site.devices) if site.spread_layers else 1,
+    )
     return TextModel(backbone, settings.adapter, (GENERIC,), seed)
+
+
+def _require_spreadable(settings: TextTaskSettings) -> None:
+    """Raise ConfigError where the job's training needs all of the adapter on one device."""
+    if settings.peft_method != "lora" or settings.dp is not None:
+        what = "settings.dp" if settings.dp is not None else f"settings.peft.method '{settings.peft_method}'"
+        raise ConfigError(
+            f"spread_layers in site.yaml is for plain LoRA, whose factors lie beside their layers; this job "
+            f"has {what}. Leave spread_layers out, with a precision in which one card holds the model."
+        )
 
 
 class TextTaskLearner(RecordsLearner[SettingsT, Record, Sequenced]):

@@ -26,6 +26,7 @@ from medflare.learners.base import require_finite
 from medflare.learners.client_terms import Watch, no_watch
 from medflare.learners.text_task.data_parallel import share_of, sum_gradients, sum_over_ranks, world_size
 from medflare.learners.text_task.settings import OptimiserSettings
+from medflare.models.layer_placement import gpus_of
 from medflare.models.recomputation import recomputes_activations
 from medflare.models.text_model import Sequenced, TextModel
 
@@ -129,7 +130,7 @@ def train_round(
     steps = math.ceil(len(batches) / settings.accumulate)
     if settings.gradient_checkpointing and not recomputes_activations(model.backbone.model):
         model.checkpoint_gradients()
-    with exclusive_generators(model.device), tempfile.TemporaryDirectory() as folder:
+    with exclusive_generators(gpus_of(model.adapters.peft)), tempfile.TemporaryDirectory() as folder:
         arguments = _arguments(folder, model, settings, steps, seed)
         trainer = RoundTrainer(model, batches, arguments, site, watch)
         trainer.train()
@@ -142,14 +143,13 @@ def train_round(
 
 
 @contextlib.contextmanager
-def exclusive_generators(device: torch.device) -> Iterator[None]:
+def exclusive_generators(gpus: Sequence[int]) -> Iterator[None]:
     """Run one training of this process at a time, and leave everybody's random numbers as they were.
 
     Trainer seeds the generators of Python, numpy and torch, which are the process's: sites that are threads
     of one process would draw their dropout from each other's.
     """
-    devices = [device] if device.type == "cuda" else []
-    with GENERATOR, torch.random.fork_rng(devices=devices):
+    with GENERATOR, torch.random.fork_rng(devices=gpus):
         before = random.getstate(), np.random.get_state()
         try:
             yield
