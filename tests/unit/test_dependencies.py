@@ -28,10 +28,21 @@ MODULES = {
 
 
 @cache
+def tree(path: Path) -> ast.Module:
+    """A file, parsed once for all tests."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def name_of(path: Path) -> str:
+    """A file as the exceptions below name it."""
+    return path.relative_to(SOURCE).as_posix()
+
+
+@cache
 def imported(path: Path) -> set[str]:
     """Every module that a file names in an import, wherever in the file it stands."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -90,10 +101,10 @@ def test_a_room_imports_only_rooms_below_it_in_the_documented_table() -> None:
     assert upward == set()
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
-def test_nvflare_is_imported_in_three_rooms_only(path: Path) -> None:
-    uses = any(name.split(".")[0] == "nvflare" for name in imported(path))
-    assert not uses or path.relative_to(SOURCE).parts[0] in USES_NVFLARE
+def test_nvflare_is_imported_in_three_rooms_only() -> None:
+    uses = {path for path in FILES if any(name.split(".")[0] == "nvflare" for name in imported(path))}
+    assert uses
+    assert [name_of(path) for path in uses if path.relative_to(SOURCE).parts[0] not in USES_NVFLARE] == []
 
 
 PROBES = {
@@ -113,9 +124,7 @@ contract that may be None. Looked for by name, an ability that is renamed is one
 
 def probes(path: Path) -> list[str]:
     """Every `hasattr`, and every `getattr` of a name that stands in the code."""
-    calls = (
-        node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)
-    )
+    calls = (node for node in ast.walk(tree(path)) if isinstance(node, ast.Call))
     return [
         f"line {call.lineno}: {ast.unparse(call)}"
         for call in calls
@@ -132,13 +141,10 @@ def allowed(path: Path) -> str | None:
     return next((entry for entry in PROBES if path.is_relative_to(SOURCE / entry)), None)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
-def test_no_ability_is_looked_for_by_the_name_of_an_attribute(path: Path) -> None:
-    assert allowed(path) or probes(path) == []
-
-
-def test_every_exception_to_that_is_needed() -> None:
-    assert {allowed(path) for path in FILES if probes(path)} - {None} == set(PROBES)
+def test_no_ability_is_looked_for_by_the_name_of_an_attribute() -> None:
+    found = {path: probes(path) for path in FILES}
+    assert {name_of(path): lines for path, lines in found.items() if lines and not allowed(path)} == {}
+    assert {allowed(path) for path, lines in found.items() if lines} == set(PROBES), "one is not needed"
 
 
 OWN_TYPES = {
@@ -157,16 +163,14 @@ OWN_TYPES = {
 @cache
 def own_classes() -> set[str]:
     """The names of the package's classes but its exceptions."""
-    nodes = (node for path in FILES for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    nodes = (node for path in FILES for node in ast.walk(tree(path)))
     names = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
     return {name for name in names if not name.endswith("Error")} - {"StopSignal"}
 
 
 def class_checks(path: Path) -> list[str]:
     """Every `isinstance` and `issubclass` that asks for a class of this package, or for a parameter."""
-    calls = (
-        node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)
-    )
+    calls = (node for node in ast.walk(tree(path)) if isinstance(node, ast.Call))
     own = own_classes() | {"mixin"}
     return [
         f"line {call.lineno}: {ast.unparse(call)}"
@@ -177,20 +181,17 @@ def class_checks(path: Path) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
-def test_no_ability_is_looked_for_by_the_class_of_an_object(path: Path) -> None:
-    assert path.relative_to(SOURCE).as_posix() in OWN_TYPES or class_checks(path) == []
-
-
-def test_every_class_that_is_asked_for_is_needed() -> None:
-    assert {path.relative_to(SOURCE).as_posix() for path in FILES if class_checks(path)} == set(OWN_TYPES)
+def test_no_ability_is_looked_for_by_the_class_of_an_object() -> None:
+    found = {name_of(path): lines for path in FILES if (lines := class_checks(path))}
+    assert {name: lines for name, lines in found.items() if name not in OWN_TYPES} == {}
+    assert set(found) == set(OWN_TYPES), "one is not needed"
 
 
 def test_the_name_of_a_class_or_type_means_one_thing() -> None:
     """Classes and type aliases of modules; type variables mean nothing outside their file."""
     places: dict[str, list[str]] = defaultdict(list)
     for module, path in MODULES.items():
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in tree(path).body:
             match node:
                 case ast.ClassDef(name=name) if not name.startswith("_"):
                     places[name].append(module)
