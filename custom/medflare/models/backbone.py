@@ -206,7 +206,10 @@ def device_of(wanted: str) -> str:
     if wanted not in DEVICES:
         raise ConfigError(f"device '{wanted}': expected {', '.join(DEVICES)}.")
     if wanted == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device: cuda is asked for, but torch sees no GPU here. Use auto or cpu.")
+        raise ConfigError(
+            "a GPU is asked for (device: cuda, or numbers in `devices`), but torch sees no GPU here. Set "
+            "`device: auto` or `cpu` in their place."
+        )
     return "cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
 
 
