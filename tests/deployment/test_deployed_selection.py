@@ -30,6 +30,8 @@ from medflare.knowledge.site_graph import site_graph
 from medflare.knowledge.sketch_key import SketchKey
 from medflare.knowledge.triples import Triple
 
+pytestmark = pytest.mark.long
+"""Three more jobs, four processor minutes; CI deploys fedmrg, and draws by sketches in the simulator."""
 HOSPITALS = (*SITES, "site-4")
 DENIES = "site-3"
 """Its policy lets no sketch out, and says nothing of exact sizes."""
