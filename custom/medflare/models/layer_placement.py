@@ -3,8 +3,9 @@
 
 Layers lie in their order, so that states change the card as few times as possible. Whatever is no layer
 (embeddings, last norm, output layer) lies on the first card, where states therefore begin and end: code that
-reads a model's states or computes its loss needs to know of one card alone. accelerate's hooks bring each
-layer's inputs to its card.
+reads a model's states or computes its loss needs to know of one card alone. (accelerate's own map,
+`infer_auto_device_map`, puts norm and output layer on the last.) accelerate's hooks bring each layer's inputs
+to its card.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ def spread(
         yield text, mode
 
 
-def test_a_step_of_training_mixes_no_cards(spread: tuple[TextModel, FakeTensorMode]) -> None:
+def test_forward_pass_and_optimiser_step_mix_no_cards(spread: tuple[TextModel, FakeTensorMode]) -> None:
     text, _ = spread
     text.adapters.use(("generic",), train=("generic",))
     learned = [p for p in text.adapters.peft.parameters() if p.requires_grad]
