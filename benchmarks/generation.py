@@ -3,7 +3,9 @@
 
 Every way answers the same questions about the same annotated notes (BRAT) with the same adapter, one after
 the other in one process and one thread, so that a busy machine hits all alike; seconds are the processor's.
-The adapter comes from `--adapter`, or is trained here for `--steps` steps on notes that are not tested.
+The adapter comes from `--adapter`, or is trained here for `--steps` steps on notes that are not tested. With
+`--full-steps` it then learns the full wording for so many steps, and `generate` answers the same questions in
+that wording: the way tests went before the wording was made short.
 """
 
 from __future__ import annotations
@@ -15,13 +17,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from full_wording import use_full_wording
 from medflare.core.data_order import batches
 from medflare.core.model_folders import stored_model
 from medflare.data.settings.cohort import CohortConfig, SplitConfig
@@ -37,8 +40,10 @@ from medflare.tasks.extraction.examples import Example
 from medflare.tasks.extraction.extractor import Extractor
 from medflare.tasks.extraction.markup import ParsedOutput
 from medflare.tasks.extraction.predictor import training_examples
+from medflare.tasks.extraction.prompts import Decoding
 
 GENERATE, FREE, COPY = "transformers' generate", "decoding: free", "decoding: copy"
+FULL = "full wording, transformers' generate"
 SHARED = "adapter_model.safetensors"
 
 
@@ -83,15 +88,35 @@ def prepare_adapter(learner: ExtractionLearner, given: argparse.Namespace) -> No
 
         adapters.load(GENERIC, {n.removeprefix(ADAPTER_PREFIX): t for n, t in load_file(file).items()})
     if given.steps:
-        size = learner.settings.optimiser.batch
-        rows = learner.train_rows
-        chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(given.seed)).tolist()
-        picked = [rows[i] for i in chosen[: given.steps * size]]
-        cut = batches(list(range(len(picked))), [len(row.ids) for row in picked], size, given.seed)
-        print(learner.train([[picked[i] for i in part] for part in cut], given.seed), flush=True)
+        train(learner, given.steps, given.seed)
         given.adapter.mkdir(parents=True, exist_ok=True)
         save_file({k: v.contiguous() for k, v in adapters.state(GENERIC).items()}, file)
     learner.use()
+
+
+def train(learner: ExtractionLearner, steps: int, seed: int) -> None:
+    """Train on so many batches of questions that are drawn from all."""
+    size, rows = learner.settings.optimiser.batch, learner.train_rows
+    chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).tolist()
+    picked = [rows[i] for i in chosen[: steps * size]]
+    cut = batches(list(range(len(picked))), [len(row.ids) for row in picked], size, seed)
+    print(learner.train([[picked[i] for i in part] for part in cut], seed), flush=True)
+
+
+def answer_with(learner: ExtractionLearner, way: str, batch: int) -> Extractor:
+    """Return the learner's extractor, and let its model answer in a way."""
+    chosen, decoding = learner.settings, "copy" if way == COPY else "free"
+    vars(learner.model).pop("answer", None)
+    if way in (GENERATE, FULL):
+        setattr(learner.model, "answer", with_generate(learner.model))  # noqa: B010 - a method
+    return Extractor(
+        learner.model,
+        learner.predictor.wording,
+        chosen.sentences,
+        chosen.max_tokens,
+        batch,
+        cast(Decoding, decoding),
+    )
 
 
 def measure(
@@ -188,6 +213,9 @@ def main() -> None:
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--adapter", type=Path, default=Path("studies/generation"))
     parser.add_argument("--steps", type=int, default=0, help="of training, before; they go on where it is")
+    parser.add_argument(
+        "--full-steps", type=int, default=0, help="of training with the full wording, at the end"
+    )
     parser.add_argument("--questions", type=int, default=64, help="0: train alone; -1: all of the test")
     parser.add_argument("--documents", type=int, help="so many of the test notes; left out: all")
     parser.add_argument("--batch", type=int, default=16)
@@ -202,22 +230,19 @@ def main() -> None:
     examples, _ = training_examples(learner.predictor, learner.records("test")[: given.documents])
     order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(0)).tolist()
     examples = [examples[i] for i in order[: None if given.questions < 0 else given.questions]]
-    count, words = counted(learner.model), learner.predictor.wording
+    count = counted(learner.model)
+
+    def show(way: str) -> None:
+        measured = measure(answer_with(learner, way, given.batch), examples, count)
+        print(json.dumps({"way": way, **measured}, ensure_ascii=False), flush=True)
+
     for way in given.ways.split(","):
-        chosen = learner.settings
-        extractor = Extractor(
-            learner.model,
-            words,
-            chosen.sentences,
-            chosen.max_tokens,
-            given.batch,
-            "copy" if way == COPY else "free",
-        )
-        if way == GENERATE:
-            setattr(learner.model, "answer", with_generate(learner.model))  # noqa: B010 - a method
-        else:
-            vars(learner.model).pop("answer", None)
-        print(json.dumps({"way": way, **measure(extractor, examples, count)}, ensure_ascii=False), flush=True)
+        show(way)
+    if given.full_steps:
+        use_full_wording(learner)
+        train(learner, given.full_steps, given.seed)
+        learner.use()
+        show(FULL)
 
 
 if __name__ == "__main__":

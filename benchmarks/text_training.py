@@ -22,14 +22,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from full_wording import LONGEST, use_full_wording
 from medflare.core.data_order import batches
 from medflare.data.settings.site import SiteConfig
 from medflare.learners.extraction.learner import ExtractionLearner
 from medflare.learners.extraction.learner import build as build_learner
 from medflare.models.adapters.base import GENERIC
-from medflare.models.chat_template import chat_turn
 from medflare.models.text_model import Sequenced
-from medflare.tasks.chat_wording import chat_wording
 
 BASE = "short wording, padded rows, bf16"
 
@@ -68,12 +67,9 @@ def make(way: Way, given: argparse.Namespace) -> ExtractionLearner:
         }
     )
     lora = {"dropout": way.dropout}
-    learner = build_learner({"preset": "instruct", "max_tokens": 1600, "lora": lora}, site, 0)
-    turn = chat_turn(learner.model.backbone.tokenizer)
-    if way.full_wording and turn is not None:
-        learner.model.backbone.extraction = chat_wording(turn, full=True)["extraction"]
-        learner.predictor = learner.make_predictor()
-        learner.train_rows, _ = learner.rows_of(learner.records("train"))
+    learner = build_learner({"preset": "instruct", "max_tokens": LONGEST, "lora": lora}, site, 0)
+    if way.full_wording:
+        use_full_wording(learner)
     with torch.no_grad():  # factors B are zero at first, and A would have no gradient
         generator = torch.Generator().manual_seed(1)
         for parameter in learner.model.adapters.parameters(GENERIC):
