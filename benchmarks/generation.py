@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the answers of a test cost: `python benchmarks/generation.py --notes FOLDER --model smollm2`.
+"""What the answers of a test cost: `python benchmarks/generation.py --notes FOLDER... --model smollm2`.
 
 Every way answers the same questions about the same annotated notes (BRAT) with the same adapter, one after
 the other in one process and one thread, so that a busy machine hits all alike; seconds are the processor's.
@@ -66,17 +66,18 @@ def with_generate(model: TextModel) -> Callable[..., list[Written]]:
 
 
 def site(given: argparse.Namespace) -> SiteConfig:
-    """Return the notes, those with the first hash values to train, and the model.
-
-    A folder with notes.jsonl, as a comparison writes it, says itself which notes test.
-    """
-    if (given.notes / "notes.jsonl").is_file():
-        cohort = CohortConfig(format="notes_jsonl", root=given.notes, tasks=tuple(given.tasks.split(",")))
-    else:
-        shares = SplitConfig(train=0.8, val=0.0, test=0.2)
-        cohort = CohortConfig(format="brat", root=given.notes, label_map="mtsamples", split=shares)
+    """Return the notes, those with the first hash values to train, and the model."""
     backbone = BackboneConfig(folder=stored_model(given.model), precision=given.precision)
-    return SiteConfig(name="site-1", cohort=(cohort,), backbone=backbone, threads=1)
+    cohorts = tuple(cohort(folder, given.tasks) for folder in given.notes)
+    return SiteConfig(name="site-1", cohort=cohorts, backbone=backbone, threads=1)
+
+
+def cohort(folder: Path, tasks: str) -> CohortConfig:
+    """Return how notes are read; a folder with notes.jsonl, as a comparison writes it, says which test."""
+    if (folder / "notes.jsonl").is_file():
+        return CohortConfig(format="notes_jsonl", root=folder, tasks=tuple(tasks.split(",")))
+    shares = SplitConfig(train=0.8, val=0.0, test=0.2)
+    return CohortConfig(format="brat", root=folder, label_map="mtsamples", split=shares)
 
 
 def prepare_adapter(learner: ExtractionLearner, given: argparse.Namespace) -> None:
@@ -207,7 +208,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--notes", type=Path, required=True)
+    parser.add_argument("--notes", type=Path, nargs="+", required=True)
     parser.add_argument("--tasks", default="ner,re", help="of a folder with notes.jsonl")
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--precision", default="auto")

@@ -13,9 +13,12 @@ the exit code is 1 where there are any.
 from __future__ import annotations
 
 import argparse
+import ast
+import difflib
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -92,14 +95,29 @@ def run() -> list[str]:
     subprocess.run([*mutmut, "run", "--max-children", "1"], cwd=COPY, check=False)
     lines = subprocess.run([*mutmut, "results"], cwd=COPY, check=True, capture_output=True, text=True).stdout
     names = [line.split(":")[0].strip() for line in lines.splitlines() if line.strip().endswith(SURVIVED)]
-    shown = []
-    for name in names:
-        found = subprocess.run([*mutmut, "show", name], cwd=COPY, check=False, capture_output=True, text=True)
-        changed = [
-            line for line in found.stdout.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---")
-        ]
-        shown.append("\n".join([name, *changed]))
-    return shown
+    return [difference(name) for name in names]
+
+
+def difference(name: str) -> str:
+    """Return a mutant's name and the lines that it changes, from the module that mutmut wrote.
+
+    Args:
+        name: `medflare.aggregation.krum.x_scores__mutmut_3`: module, function, number.
+    """
+    module, mutant = name.rsplit(".", 1)
+    functions = functions_of(module)
+    original = functions[f"{mutant.rsplit('__mutmut_', 1)[0]}__mutmut_orig"]
+    changed = difflib.unified_diff(original[1:], functions[mutant][1:], lineterm="", n=0)
+    return "\n".join([name, *(line for line in changed if line[:3] not in ("+++", "---") and line[0] != "@")])
+
+
+@cache
+def functions_of(module: str) -> dict[str, list[str]]:
+    """Return function -> its lines, of a module as mutmut wrote it: every mutant is a function of its own."""
+    text = (COPY / "mutants" / "src" / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
+    lines, kinds = text.splitlines(), (ast.FunctionDef, ast.AsyncFunctionDef)
+    found = [node for node in ast.walk(ast.parse(text)) if isinstance(node, kinds)]
+    return {node.name: lines[node.lineno - 1 : node.end_lineno] for node in found}
 
 
 if __name__ == "__main__":
