@@ -157,6 +157,7 @@ def test_after_the_first_round_sites_measure_from_what_all_told() -> None:
             rule.add(site, update)
             assert rule.round_hints().influence == hint  # the same for every site of a round
         rule.finish()
+    assert rule.report()["losses"] == {"s0": 0.07, "s1": 0.08, "s2": 0.20}
     expected = influence_weights((0.07, 0.08, 0.20), EXAMPLES, 0.1)
     assert list(rule.report()["weights"].values()) == pytest.approx(expected, rel=1e-4)
     restored = Influence(mode="client", temperature=0.1)

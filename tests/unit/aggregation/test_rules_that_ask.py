@@ -21,6 +21,7 @@ from medflare.aggregation import make_rule
 from medflare.aggregation.drfa import Drfa, onto_simplex
 from medflare.aggregation.fedprox import FedProx
 from medflare.aggregation.scaffold import Scaffold
+from medflare.core.hints import ControlVariatesHint
 from medflare.core.tensors import State
 from medflare.core.update import Update
 from medflare.federation.server.run_state import RunState, load_state, save_state
@@ -73,6 +74,12 @@ def test_scaffold_adds_a_kth_of_the_changes_of_whoever_took_part_to_c() -> None:
     down = rule.update_server_state({"control.w": torch.tensor([-4.0, 0.0])}, sites=4)
     assert down["control.w"].tolist() == [1.0, 1.0]
     assert rule.report()["checks"] == {"control_norm": pytest.approx(math.sqrt(2))}
+
+
+@pytest.mark.parametrize("control", ["gradients", "option_2"])
+def test_scaffold_tells_the_sites_how_to_find_their_control_variates(control: str) -> None:
+    hints = make_rule("scaffold", {"control": control}).round_hints()
+    assert hints.control_variates == ControlVariatesHint(control=control)
 
 
 def test_counters_are_averaged_whatever_the_servers_rate() -> None:
@@ -205,6 +212,32 @@ def test_few_answers_stand_for_all_and_odd_ones_say_nothing() -> None:
     assert list(result.values()) == pytest.approx(onto_simplex(np.array([0.6, 0.3, 0.1 + 0.05 * 3 * 2.0])))
     still = probed(ready(step=0.05), {})
     assert still == pytest.approx({"a": 0.6, "b": 0.3, "c": 0.1})
+
+
+def test_a_loss_of_nothing_is_an_answer_too() -> None:
+    rule = ready(step=0.05)
+    result = probed(rule, {"a": 0.0, "b": 0.5, "c": 2.0})
+    assert list(result.values()) == pytest.approx(
+        onto_simplex(np.array([0.6, 0.3 + 0.05 * 0.5, 0.1 + 0.05 * 2.0]))
+    )
+    assert rule.report()["probed"] == {"a": 0.0, "b": 0.5, "c": 2.0}
+
+
+def test_sites_are_asked_as_they_were_drawn_and_once_a_round() -> None:
+    rule, asked = ready(m=2), Counter[str]()
+    for number in range(300):
+        rule.sample_clients(number, 5, EXAMPLES, list(EXAMPLES))
+        rule.begin(STATE)
+        rule.update_server_state(
+            {"snapshot.w": torch.ones(2), "snapshot.n": torch.tensor(1.0), "drawn": torch.tensor(1.0)}, 3
+        )
+        probe = rule.probe()
+        assert probe is not None
+        assert len(set(probe.sites)) == len(probe.sites) == 2
+        asked.update(probe.sites)
+        rule.receive_losses({})
+        assert rule.probe() is None
+    assert all(n == pytest.approx(200, abs=30) for n in asked.values())  # uniform, whatever λ is
 
 
 def test_no_lambda_falls_below_the_floor() -> None:

@@ -246,6 +246,17 @@ def test_a_round_is_the_convex_combination_that_the_report_says(mode: Any) -> No
     assert sum(beta) == pytest.approx(1)
 
 
+def test_the_report_says_which_visit_was_closed_and_with_which_coefficient() -> None:
+    rule, state = TemporalResidual(visits=4, alpha_mode="beta_softmax"), tensors(1)
+    for number in range(6):
+        state = exchange(rule, state, number, (3, 4))
+        report, visit = rule.report(), number % 4
+        assert report["visit"] == visit + 1
+        assert report["alpha"] == rule.alpha.tolist()
+        assert len(set(report["alpha"])) == 4
+        assert report["checks"] == {"alpha": report["alpha"][visit]}
+
+
 def test_a_site_without_the_visit_takes_no_part() -> None:
     for weighting in ("examples", "uniform"):
         idle, without = (TemporalResidual(visits=2, weighting=weighting) for _ in range(2))  # type: ignore[arg-type]

@@ -8,9 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from medflare.aggregation.base import Weighting
 from medflare.aggregation.weighted_mean import WeightedMean
 from medflare.core.tensors import PIECE, State, add_scaled
 from medflare.core.update import Update
+
+WEIGHTINGS: tuple[Weighting, ...] = ("examples", "tokens", "uniform")
 
 
 def aggregate(rule: WeightedMean, state: State, updates: dict[str, Update]) -> State:
@@ -59,6 +62,11 @@ def test_bf16_updates_are_summed_in_fp32() -> None:
 def test_an_unknown_weighting_is_an_error() -> None:
     with pytest.raises(ValueError, match="'examples', 'tokens' or 'uniform'"):
         WeightedMean(weighting="loss")  # type: ignore[arg-type]
+
+
+def test_only_a_weighting_by_tokens_reads_the_sites_tokens() -> None:
+    read = {weighting: WeightedMean(weighting=weighting).metrics_read() for weighting in WEIGHTINGS}
+    assert read == {"examples": (), "tokens": ("tokens",), "uniform": ()}
 
 
 def test_vector_8_factor_averaging_errs_by_a_weighted_covariance() -> None:
