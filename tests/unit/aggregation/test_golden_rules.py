@@ -17,7 +17,7 @@ from medflare.aggregation.base import AggregationRule
 from medflare.aggregation.bulyan import mean_around_median
 from medflare.aggregation.fedopt import FedAdam, FedAvgM, FedYogi
 from medflare.aggregation.geometric_median import coordinates, weiszfeld
-from medflare.aggregation.krum import krum_scores
+from medflare.aggregation.krum import krum_scores, unit_length
 from medflare.aggregation.median import median
 from medflare.aggregation.robust import BLOCK, coordinatewise, gram_matrix, squared_distances
 from medflare.aggregation.trimmed_mean import trimmed_mean
@@ -121,13 +121,15 @@ def test_vector_5_krum_scores_and_the_tie_of_the_closest_pair() -> None:
 )
 def test_too_few_sites_are_refused_or_named_in_a_warning(name: str, least: int, caplog: Any) -> None:
     few = [scalar(float(i)) for i in range(least - 1)]
-    with pytest.raises(
-        ConfigError, match=rf"needs {least} accepted updates and has {least - 1}.*allow_unsafe"
-    ):
+    kind = type(make_rule(name, {})).__name__
+    problem = f"{kind} with f = 1 needs {least} accepted updates and has {least - 1}"
+    with pytest.raises(ConfigError, match=rf"{problem}.*allow_unsafe"):
         run(make_rule(name, {"f": 1}), *few)
     unsafe = make_rule(name, {"f": 1, "allow_unsafe": True})
     run(unsafe, *few)
-    assert "no Byzantine guarantee" in caplog.text
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{problem}: this round has no Byzantine guarantee."
+    ]
     assert unsafe.report()["byzantine_guarantee"] is False
     safe = make_rule(name, {"f": 1})
     run(safe, *few, scalar(9.0))
@@ -151,6 +153,34 @@ def test_the_medoid_is_not_krum() -> None:
     values = [scalar(v) for v in (0.0, 0.1, 0.2, 0.3, 5.0, 6.0, 7.0, 8.0, 9.0)]
     assert run(make_rule("medoid", {}), *values) == 5.0
     assert run(make_rule("krum", {"f": 4, "allow_unsafe": True}), *values) < 1
+
+
+def test_the_medoid_tells_each_sites_sum_of_distances_and_who_won() -> None:
+    rule = make_rule("medoid", {})
+    run(rule, *(scalar(v) for v in (0.0, 1.0, 3.0)))
+    assert rule.report() == {"scores": pytest.approx({"s0": 4.0, "s1": 3.0, "s2": 5.0}), "selected": ["s1"]}
+
+
+@pytest.mark.parametrize(
+    ("f", "values", "mean"),
+    [
+        (1, (5.0,), 5.0),
+        (1, (0.0, 6.0), 3.0),
+        (2, (0.0, 1.0, 8.0), 1.0),
+        (2, (0.0, 1.0, 3.0, 8.0), 2.0),
+        (9, (0.0, 1.0, 2.0, 7.0, 8.0), 2.0),
+    ],
+)
+def test_with_few_sites_as_many_are_trimmed_as_leave_the_middle(
+    f: int, values: tuple[float, ...], mean: float
+) -> None:
+    assert run(make_rule("trimmed_mean", {"f": f, "allow_unsafe": True}), *map(scalar, values)) == mean
+
+
+def test_a_site_that_did_not_move_has_no_direction_and_breaks_nothing() -> None:
+    still, *moved = unit_length([{"w": torch.zeros(2)}, {"w": torch.tensor([3.0, 4.0])}])
+    assert still["w"].tolist() == [0.0, 0.0]
+    assert moved[0]["w"].tolist() == pytest.approx([0.6, 0.8])
 
 
 def test_order_statistics_by_hand() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from medflare.aggregation.base import Weighting
 from medflare.aggregation.weighted_mean import WeightedMean
+from medflare.core.errors import UpdateError
 from medflare.core.tensors import PIECE, State, add_scaled
 from medflare.core.update import Update
 
@@ -67,6 +68,21 @@ def test_an_unknown_weighting_is_an_error() -> None:
 def test_only_a_weighting_by_tokens_reads_the_sites_tokens() -> None:
     read = {weighting: WeightedMean(weighting=weighting).metrics_read() for weighting in WEIGHTINGS}
     assert read == {"examples": (), "tokens": ("tokens",), "uniform": ()}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "taken"), [(0.5, False), (1, True), (80, True), (81, False), (None, False)]
+)
+def test_tokens_must_lie_within_what_the_examples_allow(tokens: float | None, taken: bool) -> None:
+    rule = WeightedMean(weighting="tokens", most_tokens=8)
+    rule.begin({"w": torch.zeros(1)})
+    metrics = {} if tokens is None else {"tokens": float(tokens)}
+    update = Update(delta={"w": torch.ones(1)}, examples=10, metrics=metrics)
+    if taken:
+        assert rule.weight("a", update) == tokens
+        return
+    with pytest.raises(UpdateError, match=r"metric 'tokens' of 'a' is .*; weighting needs 1 to 80"):
+        rule.add("a", update)
 
 
 def test_vector_8_factor_averaging_errs_by_a_weighted_covariance() -> None:
