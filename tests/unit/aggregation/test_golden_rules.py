@@ -177,6 +177,22 @@ def test_with_few_sites_as_many_are_trimmed_as_leave_the_middle(
     assert run(make_rule("trimmed_mean", {"f": f, "allow_unsafe": True}), *map(scalar, values)) == mean
 
 
+@pytest.mark.parametrize(("f", "sites", "kept"), [(1, 7, 5), (2, 11, 7), (2, 4, 1), (3, 15, 9)])
+def test_bulyan_selects_all_but_two_f_and_says_whom(f: int, sites: int, kept: int) -> None:
+    rule = make_rule("bulyan", {"f": f, "allow_unsafe": True})
+    run(rule, *(scalar(float(i)) for i in range(sites - 1)), scalar(1e6))
+    chosen = rule.report()["selected"]
+    assert len(chosen) == kept
+    assert chosen == sorted(set(chosen) - {f"s{sites - 1}"})
+
+
+@pytest.mark.parametrize(("f", "sites", "kept"), [(1, 3, 1), (1, 5, 2), (2, 4, 1), (2, 9, 5)])
+def test_multi_krum_keeps_all_but_f_and_two_and_one_at_least(f: int, sites: int, kept: int) -> None:
+    rule = make_rule("multi_krum", {"f": f, "allow_unsafe": True})
+    run(rule, *(scalar(float(i)) for i in range(sites)))
+    assert len(rule.report()["selected"]) == kept
+
+
 def test_a_site_that_did_not_move_has_no_direction_and_breaks_nothing() -> None:
     still, *moved = unit_length([{"w": torch.zeros(2)}, {"w": torch.tensor([3.0, 4.0])}])
     assert still["w"].tolist() == [0.0, 0.0]
@@ -253,6 +269,14 @@ def test_vector_7_first_step_of_fedyogi() -> None:
     rule = FedYogi()
     assert run(rule, scalar(0.1)) == pytest.approx(1e-2 * 0.01 / (1e-2 + 1e-3))
     assert (rule.m["w"].item(), rule.v["w"].item()) == (pytest.approx(0.01), pytest.approx(1e-4))
+
+
+@pytest.mark.parametrize("name", ["fedavgm", "fedadam", "fedyogi", "scaffold"])
+def test_a_rule_that_had_kept_nothing_begins_anew(name: str) -> None:
+    rule, fresh = make_rule(name, {}), make_rule(name, {})
+    run(rule, scalar(0.3))
+    rule.load_state_dict({})
+    assert run(rule, scalar(0.1)) == run(fresh, scalar(0.1))
 
 
 def test_three_rounds_of_adam_yogi_and_momentum_by_the_formulas() -> None:
