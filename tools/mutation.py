@@ -24,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 COPY = ROOT / "build" / "mutation"
 TESTS = {
-    "aggregation": ["tests/unit/aggregation"],
+    "aggregation": ["tests/unit/aggregation", "tests/unit/core/test_plugins.py"],
     "selection": ["tests/unit/selection", "tests/unit/aggregation/test_battery.py"],
     "differential_privacy": ["tests/unit/differential_privacy"],
     "secure_aggregation": ["tests/unit/secure_aggregation"],
