@@ -19,6 +19,7 @@ from medflare.aggregation.lora import (
     best_of_rank,
     stacked,
     stems,
+    truncation_error,
 )
 from medflare.aggregation.weighted_mean import WeightedMean
 from medflare.core.errors import ConfigError
@@ -119,6 +120,60 @@ def test_stacked_factors_are_side_by_side_until_the_rank_is_full() -> None:
     assert (again[MERGED_A].shape, again[MERGED_B].shape) == ((D_IN, D_IN), (D_OUT, D_IN))
     assert rule.report()["checks"]["merged_rank"] == D_IN
     assert all(name.startswith(rule.facts.extra_tensors) for name in set(again) - set(state))
+
+
+def test_factors_that_fill_the_rank_exactly_stay_side_by_side() -> None:
+    state = fresh(d_out=9, d_in=6)
+    updates = [trained(state, seed, n) for seed, n in SITES]
+    new = aggregate(LoraStack(), state, updates)
+    assert torch.equal(new[MERGED_A], torch.cat([state[A] + u.delta[A] for u in updates]))
+
+
+def test_checks_of_a_round_are_over_all_pairs() -> None:
+    other = {
+        name.replace("q_proj", "v_proj"): value for name, value in fresh(d_out=4, d_in=5, rank=3).items()
+    }
+    state = {**fresh(), **other}
+    updates = [trained(state, seed, n) for seed, n in SITES[:2]]
+    rule = LoraStack()
+    new = aggregate(rule, state, updates)
+    pairs = [stem.removesuffix(".lora_A.weight") for stem in state if stem.endswith(".lora_A.weight")]
+    merged = [f"merged.{stem.removeprefix('adapter.')}" for stem in pairs]
+    norms = [float((new[f"{m}.lora_B.weight"] @ new[f"{m}.lora_A.weight"]).norm()) for m in merged]
+    assert rule.report()["checks"] == {"update_norm": pytest.approx(np.hypot(*norms)), "merged_rank": 4.0}
+    svd = LoraProductSvd()
+    aggregate(svd, state, updates)
+    errors = svd.report()["truncation"]
+    assert set(errors) == set(pairs)
+    assert svd.report()["checks"] == {"truncation": max(errors.values())}
+
+
+@pytest.mark.parametrize(
+    ("rule", "checks"),
+    [(LoraStack(), {"update_norm": 0.0, "merged_rank": 0.0}), (LoraProductSvd(), {"truncation": 0.0})],
+)
+def test_without_pairs_the_rest_is_averaged_and_nothing_is_lost(
+    rule: AggregationRule, checks: dict[str, float]
+) -> None:
+    state = {"norm.weight": normal(3, seed=98)}
+    update = trained(state, 1)
+    new = aggregate(rule, state, [update])
+    assert torch.allclose(new["norm.weight"], state["norm.weight"] + update.delta["norm.weight"])
+    assert rule.report()["checks"] == checks
+
+
+def test_the_truncation_error_is_relative_however_small_the_product() -> None:
+    assert truncation_error(torch.tensor([4e-9, 3e-9]), 1) == pytest.approx(0.6)
+    assert truncation_error(torch.zeros(2), 1) == 0.0
+
+
+def test_product_svd_keeps_a_product_however_small() -> None:
+    state = fresh()
+    grown = trained(state, 1)
+    small = Update(delta={**grown.delta, B: 1e-12 * grown.delta[B]}, examples=3)
+    exact = mean_product(state, [small])
+    gap = product(aggregate(LoraProductSvd(), state, [small])) - exact
+    assert float(gap.norm() / exact.norm()) < 1e-9
 
 
 @given(st.integers(1, 5), st.integers(2, 12), st.integers(2, 12), st.integers(1, 3), st.integers(0, 1000))

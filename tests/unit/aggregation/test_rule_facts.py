@@ -77,6 +77,18 @@ def test_words_that_are_said_to_be_allowed_are_and_no_other(rule: str) -> None:
                 make_rule(rule, {setting.name: "other"})
 
 
+def test_a_listing_is_what_the_rule_says_of_itself() -> None:
+    for name in RULES:
+        listing, facts = rule_listing(name), rule_class(name).facts
+        assert (listing.name, listing.needs, listing.instead) == (name, facts.needs, facts.instead)
+        assert (listing.sum_with, listing.streams) == (dict(facts.sum_with), facts.streams)
+        assert (listing.summary, listing.source) == (facts.summary, citation_of(facts.source))
+        assert {item.name: item.default for item in listing.settings} == make_rule(
+            name, {}
+        ).settings.model_dump(mode="json")
+        assert not any("  " in item.says or "\n" in item.says for item in listing.settings)
+
+
 def test_ranges_of_resolutions_are_spelled_out() -> None:
     citation = citation_of("Blanchard et al. 2017; paper 003; ML-1, VG-6 to VG-8")
     ids = ("ML-1", "VG-6", "VG-7", "VG-8")

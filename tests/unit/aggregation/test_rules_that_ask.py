@@ -18,6 +18,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.optimize import minimize
 
 from medflare.aggregation import make_rule
+from medflare.aggregation.base import SiteWeight
 from medflare.aggregation.drfa import Drfa, onto_simplex
 from medflare.aggregation.fedprox import FedProx
 from medflare.aggregation.scaffold import Scaffold
@@ -80,6 +81,21 @@ def test_scaffold_adds_a_kth_of_the_changes_of_whoever_took_part_to_c() -> None:
 def test_scaffold_tells_the_sites_how_to_find_their_control_variates(control: str) -> None:
     hints = make_rule("scaffold", {"control": control}).round_hints()
     assert hints.control_variates == ControlVariatesHint(control=control)
+
+
+@pytest.mark.parametrize(("weighting", "mean"), [("uniform", 2.0), ("examples", 1.2)])
+def test_scaffold_weighs_as_it_is_set(weighting: str, mean: float) -> None:
+    rule = make_rule("scaffold", {"weighting": weighting})
+    rule.begin(STATE)
+    rule.add("a", update(1.0, 90))
+    rule.add("b", update(3.0, 10))
+    assert rule.finish()["w"].tolist() == pytest.approx([mean] * 2)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedprox"])
+def test_what_tokens_may_count_for_is_told_to_sites_that_weigh_their_own(name: str) -> None:
+    rule = make_rule(name, {"weighting": "tokens", "most_tokens": 8})
+    assert rule.site_weight == SiteWeight(unit="tokens", most_per_example=8.0)
 
 
 def test_counters_are_averaged_whatever_the_servers_rate() -> None:
