@@ -75,7 +75,7 @@ def site(given: argparse.Namespace) -> SiteConfig:
 def cohort(folder: Path, tasks: str) -> CohortConfig:
     """Return how notes are read; a folder with notes.jsonl, as a comparison writes it, says which test."""
     if (folder / "notes.jsonl").is_file():
-        return CohortConfig(format="notes_jsonl", root=folder, tasks=tuple(tasks.split(",")))
+        return CohortConfig(format="notes_jsonl", root=folder, tasks=cast(Any, tuple(tasks.split(","))))
     shares = SplitConfig(train=0.8, val=0.0, test=0.2)
     return CohortConfig(format="brat", root=folder, label_map="mtsamples", split=shares)
 
