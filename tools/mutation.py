@@ -31,7 +31,9 @@ TESTS = {
     "learners": ["tests/unit/learners"],
 }
 """Room -> where its tests are."""
-COPIED = ("tests", "jobs", "docs", "benchmarks", "method_comparison", "tools", "workspace_templates")
+COPIED = (
+    *("tests", "jobs", "docs", "examples", "benchmarks", "method_comparison", "tools", "workspace_templates"),
+)
 SURVIVED = ("survived", "no tests", "suspicious", "timeout")
 
 
@@ -90,9 +92,18 @@ def prepare(pattern: str, tests: list[str]) -> None:
 
 
 def run() -> list[str]:
-    """Run mutmut in the copy; return each survivor with its difference."""
+    """Run mutmut in the copy; return each survivor with its difference.
+
+    Raises:
+        SystemExit: mutmut could not try the mutants, for instance because a test fails without any.
+    """
     mutmut = [sys.executable, "-m", "mutmut"]
-    subprocess.run([*mutmut, "run", "--max-children", "1"], cwd=COPY, check=False)
+    ended = subprocess.run([*mutmut, "run", "--max-children", "1"], cwd=COPY, check=False)
+    if ended.returncode:
+        raise SystemExit(
+            f"mutmut ended with {ended.returncode} before all mutants were tried; its last lines above say "
+            "why. A test that fails in the copy without any mutant is the usual reason."
+        )
     lines = subprocess.run([*mutmut, "results"], cwd=COPY, check=True, capture_output=True, text=True).stdout
     names = [line.split(":")[0].strip() for line in lines.splitlines() if line.strip().endswith(SURVIVED)]
     return [difference(name) for name in names]
@@ -101,13 +112,15 @@ def run() -> list[str]:
 def difference(name: str) -> str:
     """Return a mutant's name and the lines that it changes, from the module that mutmut wrote.
 
+    The name alone where the module holds no function of that name: results of hours are not lost for it.
+
     Args:
         name: `medflare.aggregation.krum.x_scores__mutmut_3`: module, function, number.
     """
     module, mutant = name.rsplit(".", 1)
-    functions = functions_of(module)
-    original = functions[f"{mutant.rsplit('__mutmut_', 1)[0]}__mutmut_orig"]
-    changed = difflib.unified_diff(original[1:], functions[mutant][1:], lineterm="", n=0)
+    functions, original = functions_of(module), f"{mutant.rsplit('__mutmut_', 1)[0]}__mutmut_orig"
+    after = [line.replace(mutant, original) for line in functions.get(mutant, ())]
+    changed = difflib.unified_diff(functions.get(original, ()), after, lineterm="", n=0)
     return "\n".join([name, *(line for line in changed if line[:3] not in ("+++", "---") and line[0] != "@")])
 
 
