@@ -230,7 +230,7 @@ def test_few_answers_stand_for_all_and_odd_ones_say_nothing() -> None:
     assert still == pytest.approx({"a": 0.6, "b": 0.3, "c": 0.1})
 
 
-def test_a_loss_of_nothing_is_an_answer_too() -> None:
+def test_a_loss_of_zero_counts_as_an_answer() -> None:
     rule = ready(step=0.05)
     result = probed(rule, {"a": 0.0, "b": 0.5, "c": 2.0})
     assert list(result.values()) == pytest.approx(
@@ -239,7 +239,7 @@ def test_a_loss_of_nothing_is_an_answer_too() -> None:
     assert rule.report()["probed"] == {"a": 0.0, "b": 0.5, "c": 2.0}
 
 
-def test_sites_are_asked_as_they_were_drawn_and_once_a_round() -> None:
+def test_sites_that_measure_losses_are_drawn_uniformly_and_asked_once_a_round() -> None:
     rule, asked = ready(m=2), Counter[str]()
     for number in range(300):
         rule.sample_clients(number, 5, EXAMPLES, list(EXAMPLES))
