@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -75,7 +75,9 @@ def site(given: argparse.Namespace) -> SiteConfig:
 def cohort(folder: Path, tasks: str) -> CohortConfig:
     """Return how notes are read; a folder with notes.jsonl, as a comparison writes it, says which test."""
     if (folder / "notes.jsonl").is_file():
-        return CohortConfig(format="notes_jsonl", root=folder, tasks=cast(Any, tuple(tasks.split(","))))
+        return CohortConfig.model_validate(
+            {"format": "notes_jsonl", "root": str(folder), "tasks": tasks.split(",")}
+        )
     shares = SplitConfig(train=0.8, val=0.0, test=0.2)
     return CohortConfig(format="brat", root=folder, label_map="mtsamples", split=shares)
 
@@ -106,7 +108,8 @@ def train(learner: ExtractionLearner, steps: int, seed: int) -> None:
 
 def answer_with(learner: ExtractionLearner, way: str, batch: int) -> Extractor:
     """Return the learner's extractor, and let its model answer in a way."""
-    chosen, decoding = learner.settings, "copy" if way == COPY else "free"
+    chosen = learner.settings
+    decoding: Decoding = "copy" if way == COPY else "free"
     vars(learner.model).pop("answer", None)
     if way in (GENERATE, FULL):
         setattr(learner.model, "answer", with_generate(learner.model))  # noqa: B010 - a method
@@ -116,7 +119,7 @@ def answer_with(learner: ExtractionLearner, way: str, batch: int) -> Extractor:
         chosen.sentences,
         chosen.max_tokens,
         batch,
-        cast(Decoding, decoding),
+        decoding,
     )
 
 
