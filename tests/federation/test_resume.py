@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -230,11 +229,9 @@ def test_no_rule_is_left_out() -> None:
 def test_a_site_that_was_suspended_takes_part_again(
     federation: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    back = threading.Event()
-
     def silent(site: str, task: str, message: Any) -> None:
         if (site, task) == ("site-2", "fit"):
-            back.wait(60)
+            run.done.wait(60)  # until the plug is pulled
 
     def tamper(site: str, task: str, reply: Any) -> None:
         if task == "initialise":
@@ -243,7 +240,6 @@ def test_a_site_that_was_suspended_takes_part_again(
     rounds = {"num_rounds": 4, "suspend_rounds": 2, "min_responses": 2}
     run = federation(controller=rounds, mislead=silent, tamper=tamper)
     assert interrupted_in(run, monkeypatch, phases, "run_round", call=2)
-    back.set()
     again = resumed(run)
     again.mislead = again.tamper = None
     record = again.run()
