@@ -124,10 +124,15 @@ class Block:
             Projections.of(mlp, ("down_proj",), adapted),
         )
 
-    def __call__(self, x: Tensor, adapted: Adapted, attention: Attention) -> Tensor:
-        """(M, H) -> (M, H)."""
+    def __call__(
+        self, x: Tensor, adapted: Adapted, attention: Attention, wanted: Tensor | None = None
+    ) -> Tensor:
+        """Return the layer's states of all nodes, (M, H) -> (M, H), or of those `wanted`, (W,) -> (W, H)."""
         qkv = self.qkv(normed(x, self.layer.input_layernorm), adapted)  # (M, (heads + 2 · groups) · D)
-        x = x + self.out(attention(self.layer.self_attn, qkv), adapted)
+        mixed = attention(self.layer.self_attn, qkv)  # (M, heads · D)
+        if wanted is not None:
+            x, mixed = x.index_select(0, wanted), mixed.index_select(0, wanted)
+        x = x + self.out(mixed, adapted)
         gate_up = self.gate_up(normed(x, self.layer.post_attention_layernorm), adapted)
         return x + self.down(GatedUnit.apply(gate_up), adapted)
 
@@ -190,9 +195,17 @@ class FusedDecoder:
             mixed: Tensor = PackedAttention.apply(qkv, cos[0], sin[0], layout, module.scaling)
             return mixed
 
-        for block in self._current_blocks(decoder, adapted):
+        *blocks, last = self._current_blocks(decoder, adapted)
+        for block in blocks:
             x = block(x, adapted, along_rows)
-        return normed(x[sources], decoder.norm)
+        # Nothing reads the last layer's states of other nodes, which are most of a prompt.
+        read, places = sources.unique(return_inverse=True)  # (W,), (K,)
+        read = F.pad(read, (0, -len(read) % SHAPES))
+        if len(read) < len(x):
+            x = last(x, adapted, along_rows, read)
+        else:
+            x, places = last(x, adapted, along_rows), sources
+        return normed(x.index_select(0, places), decoder.norm)
 
     def _current_blocks(self, decoder: Any, adapted: Adapted) -> list[Block]:
         parts = [p for b in self._blocks for p in (b.qkv, b.out, b.gate_up, b.down)]

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Losses over the vocabulary at each report token, with their gradients written out.
 
-Autograd keeps and fills tensors of (tokens, vocabulary) that these need not: an eighth of a FedMRG
-mini-batch. Values and gradients are those of PyTorch's own functions; tests/unit/models/test_token_losses.py
-compares them.
+Autograd keeps and fills tensors of (tokens, vocabulary) that these need not, and reads each from memory
+again and again: here a step does all it has to do with some rows while they are in the cache. Values and
+gradients are those of PyTorch's own functions; tests/unit/models/test_token_losses.py compares them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,19 +17,44 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+BLOCK = 2**17
+"""Values of logits that are worked on together: half a megabyte, which stays in a processor's cache."""
+
 
 @dataclass(frozen=True, slots=True)
 class Softened:
-    """Distributions over the vocabulary at a temperature, without gradient. log, shares: (K, vocabulary)."""
+    """softmax(logits / temperature) over the vocabulary, without gradient.
 
-    log: Tensor
+    Attributes:
+        logits, shares: (K, vocabulary); normalisers: (K,) log Σ exp(logits / temperature).
+    """
+
+    logits: Tensor
     shares: Tensor
+    normalisers: Tensor
 
     @classmethod
     def of(cls, logits: Tensor, temperature: float) -> Softened:
-        """Return softmax(logits / temperature) of logits (K, vocabulary), and its logarithm."""
-        log = torch.log_softmax(logits.detach() / temperature, -1)
-        return cls(log, log.exp())
+        """Return it for logits (K, vocabulary)."""
+        logits = logits.detach()
+        shares = torch.empty_like(logits)
+        normalisers = logits.new_empty(len(logits))
+        for rows in blocks(logits):
+            normalisers[rows] = softmax_into(shares[rows], logits[rows] / temperature)
+        return cls(logits, shares, normalisers)
+
+
+def blocks(logits: Tensor) -> Iterator[slice]:
+    """Yield some rows of (K, vocabulary) after the other, `BLOCK` values at a time."""
+    step = max(BLOCK // logits.shape[1], 1)
+    for start in range(0, len(logits), step):
+        yield slice(start, start + step)
+
+
+def softmax_into(out: Tensor, logits: Tensor) -> Tensor:
+    """Write softmax(logits) into `out`, both (K, vocabulary), and return log Σ exp(logits), (K,)."""
+    torch.softmax(logits, -1, out=out)
+    return logits.amax(-1) - out.amax(-1).log()
 
 
 def word_loss(logits: Tensor, words: Tensor) -> Tensor:
@@ -58,18 +84,23 @@ class _WordLoss(Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, words: Tensor) -> Tensor:
-        shares = torch.log_softmax(logits, -1)  # (K, vocabulary)
-        loss = -shares.gather(1, words[:, None]).mean()
+        shares = torch.empty_like(logits)  # (K, vocabulary)
+        normalisers = logits.new_empty(len(logits))
+        for rows in blocks(logits):
+            normalisers[rows] = softmax_into(shares[rows], logits[rows])
+            shares[rows].div_(len(logits))
         if ctx.needs_input_grad[0]:
-            shares.exp_().scatter_add_(1, words[:, None], shares.new_full((len(words), 1), -1.0))
+            shares.scatter_add_(1, words[:, None], shares.new_full((len(words), 1), -1 / len(words)))
             ctx.save_for_backward(shares)
-        return loss
+        return (normalisers - logits.gather(1, words[:, None]).squeeze(1)).mean()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (shares,) = ctx.saved_tensors
-        return shares * (grads[0] / len(shares)), None
+        (grad,) = grads
+        as_it_is = grad.device.type == "cpu" and grad.item() == 1.0
+        return shares if as_it_is else shares * grad, None
 
 
 class _Divergence(Function):
@@ -83,18 +114,27 @@ class _Divergence(Function):
         towards_teacher: bool,
     ) -> Tensor:
         given, other = (student, teacher) if towards_teacher else (teacher, student)
-        difference = given.log - other.log  # (K, vocabulary)
-        ctx.scale = 1 / (temperature * len(logits))
-        if towards_teacher:
-            rows = (given.shares * difference).sum(-1, keepdim=True)  # (K, 1)
-            ctx.save_for_backward(given.shares, difference, rows)
-            return rows.mean()
-        ctx.save_for_backward(student.shares, teacher.shares)
-        return torch.dot(given.shares.flatten(), difference.flatten()) / len(logits)
+        rows = logits.new_empty(len(logits))  # KL at each token
+        for at in blocks(logits):
+            difference = given.logits[at] - other.logits[at]  # (some of K, vocabulary)
+            rows[at] = torch.linalg.vecdot(given.shares[at], difference)
+        rows.div_(temperature).sub_(given.normalisers).add_(other.normalisers)
+        ctx.temperature, ctx.towards_teacher = temperature, towards_teacher
+        ctx.save_for_backward(student.shares, teacher.shares, student.logits, teacher.logits)
+        return rows.mean()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        shares, other, *rows = ctx.saved_tensors
-        change = shares * (other - rows[0]) if rows else shares - other
-        return change.mul_(grads[0] * ctx.scale), None, None, None, None
+        shares, others, logits, other_logits = ctx.saved_tensors
+        change = torch.empty_like(shares)
+        scale = grads[0] / (ctx.temperature * len(shares))
+        for at in blocks(shares):
+            if ctx.towards_teacher:
+                difference = (logits[at] - other_logits[at]).div_(ctx.temperature)
+                mean = torch.linalg.vecdot(shares[at], difference)[:, None]
+                torch.mul(shares[at], difference.sub_(mean), out=change[at])
+            else:
+                torch.sub(shares[at], others[at], out=change[at])
+            change[at].mul_(scale)
+        return change, None, None, None, None

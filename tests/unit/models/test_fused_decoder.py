@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from test_packed_batch import ROWS
 from test_text_model import PROJECTIONS, build, gradients, same
+from torch import Tensor
 
 from medflare.models.adapters.base import GENERIC
+from medflare.models.fused_decoder import Projections
+from medflare.models.packed_batch import pack
 from medflare.models.text_model import TextModel
 
 
@@ -18,6 +23,13 @@ def unfused(model: TextModel) -> TextModel:
     return model
 
 
+@pytest.fixture
+def no_filling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last layer computes no token more than is read, of batches as small as the tests'."""
+    monkeypatch.setattr("medflare.models.fused_decoder.SHAPES", 1)
+
+
+@pytest.mark.usefixtures("no_filling")
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
 @pytest.mark.parametrize("targets", [PROJECTIONS, ("q_proj", "v_proj"), ("up_proj", "down_proj")])
 def test_loss_and_gradients_are_those_of_transformers_and_peft(family: str, targets: tuple[str, ...]) -> None:
@@ -27,6 +39,29 @@ def test_loss_and_gradients_are_those_of_transformers_and_peft(family: str, targ
     (loss, tokens), (expected, count) = fused.loss(ROWS), plain.loss(ROWS)
     assert (tokens, loss.item()) == (count, pytest.approx(expected.item(), abs=1e-5))
     assert same(gradients(fused, ROWS), gradients(plain, ROWS))
+
+
+@pytest.mark.parametrize("filled_to", [1, 16, 64])
+def test_the_last_layer_computes_what_is_read_and_no_more(
+    filled_to: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("medflare.models.fused_decoder.SHAPES", filled_to)
+    model, computed = build(), list[int]()
+    real = Projections.__call__
+
+    def counted(self: Projections, x: Tensor, adapted: Any) -> Tensor:
+        computed.append(len(x))
+        return real(self, x, adapted)
+
+    monkeypatch.setattr(Projections, "__call__", counted)
+    loss = model.loss(ROWS)[0].item()
+    assert loss == pytest.approx(unfused(build()).loss(ROWS)[0].item(), abs=1e-5)
+    packed = pack([row.ids for row in ROWS], [row.start for row in ROWS], "cpu")
+    nodes, read, layers = packed.ids.shape[1], len(packed.sources.unique()), 2
+    filled = min(-(-read // filled_to) * filled_to, nodes)
+    # of a layer's four products only that of queries, keys and values needs every node
+    assert computed == [nodes] * (4 * layers - 3) + [filled] * 3
+    assert read < nodes
 
 
 def test_in_bf16_the_gradient_is_as_near_to_fp32_as_before() -> None:
