@@ -17,6 +17,12 @@ STUDENT, TEACHER = (3 * torch.randn(6, 11, generator=RANDOM) for _ in range(2))
 WORDS = torch.tensor([0, 3, 10, 3, 7, 1])
 
 
+@pytest.fixture(params=[1, 22, 2**17], autouse=True)
+def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One row of logits at a time, two, and all six."""
+    monkeypatch.setattr("medflare.models.token_losses.BLOCK", request.param)
+
+
 def differentiated(loss: Callable[[Tensor], Tensor]) -> tuple[float, Tensor]:
     """Return a loss of the student's logits, and the gradient of 2.5 times it."""
     logits = STUDENT.clone().requires_grad_()
