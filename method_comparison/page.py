@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from method_comparison.tasks.base import ShownRow
 from method_comparison.time_to_target import median, restricted_mean
 from method_comparison.values_table import against_of, values_table
 
+T = TypeVar("T")
 Results = Mapping[tuple[str, str, int], Result]
 EXPLAINED = """\
 Means over seeds. In brackets 95 % intervals: over studies drawn by patient, and seeds, where there are scores
@@ -63,10 +65,11 @@ def _partition(comparison: Comparison, results: Results, store: ResultStore, par
     task, complete = comparison.task, complete_methods(comparison, results, partition)
     if task.columns and complete:
         own = {m: [results[partition, m, seed] for seed in comparison.seeds] for m in complete}
-        yield values_table(comparison, own)
+        values = {method: [run.values for run in runs] for method, runs in own.items()}
+        yield values_table(comparison, values, task.columns)
     if task.targets and complete:
         yield from _targets(comparison, own)
-    yield from _cases(comparison, store, partition, complete)
+    yield from _cases(comparison, store, results, partition, complete)
     rows = {
         method: ShownRow(
             title=comparison.configuration.methods[method].title,
@@ -92,9 +95,12 @@ def complete_methods(comparison: Comparison, results: Results, partition: str) -
 
 
 def _cases(
-    comparison: Comparison, store: ResultStore, partition: str, methods: Sequence[str]
+    comparison: Comparison, store: ResultStore, results: Results, partition: str, methods: Sequence[str]
 ) -> Iterator[str]:
-    """Tables of scores by study, one for each place."""
+    """Tables of scores by study, one for each place.
+
+    Where what units predicted is no longer there, a table is of the scores that their results hold.
+    """
     task = comparison.task
     if not task.case_columns:
         return
@@ -105,23 +111,45 @@ def _cases(
         ]
         for method in methods
     }
-    places = dict.fromkeys(place for seeds in runs.values() for found in seeds for place in found)
-    for place in places:
-        systems = {
-            method: [found[place] for found in seeds]
-            for method, seeds in runs.items()
-            if all(place in found for found in seeds)
-        }
-        titles = {method: comparison.configuration.methods[method].title for method in systems}
-        table, _ = comparison_table(
-            systems,
-            titles,
-            {name: column.title for name, column in task.case_columns.items()},
-            {method: against_of(comparison, method) for method in systems},
-            [name for name, column in task.case_columns.items() if not column.tested],
-        )
-        yield f"**{place}**"
-        yield table
+    scores = {
+        method: [results[partition, method, seed].scores for seed in comparison.seeds] for method in methods
+    }
+    found = [seed for of in (runs, scores) for seeds in of.values() for seed in seeds]
+    shown: set[str] = set()
+    for place in dict.fromkeys(place for seed in found for place in seed):
+        systems, kept = _in_every_seed(runs, place), _in_every_seed(scores, place)
+        shown |= {*systems, *kept}
+        if systems or kept:
+            yield f"**{place}**"
+        if systems and kept.keys() <= systems.keys():
+            titles = {method: comparison.configuration.methods[method].title for method in systems}
+            table, _ = comparison_table(
+                systems,
+                titles,
+                {name: column.title for name, column in task.case_columns.items()},
+                {method: against_of(comparison, method) for method in systems},
+                [name for name, column in task.case_columns.items() if not column.tested],
+            )
+            yield table
+        elif kept:
+            values = kept | {
+                method: [{name: one.value for name, one in run.scores.items()} for run in own]
+                for method, own in systems.items()
+            }
+            yield values_table(comparison, {m: values[m] for m in methods if m in values}, task.case_columns)
+            yield "Predictions of some rows are not here: intervals are of Student's t over seeds."
+    if lost := [method for method in methods if method not in shown]:
+        titles_of = ", ".join(comparison.configuration.methods[method].title for method in lost)
+        yield f"No scores by study of {titles_of}: what these predicted is not here, nor the scores of it."
+
+
+def _in_every_seed(units: Mapping[str, Sequence[Mapping[str, T]]], place: str) -> dict[str, list[T]]:
+    """Return method -> what each of its seeds has of a place, of methods whose seeds all have it."""
+    return {
+        method: [one[place] for one in seeds]
+        for method, seeds in units.items()
+        if all(place in one for one in seeds)
+    }
 
 
 def _targets(comparison: Comparison, results: Mapping[str, Sequence[Result]]) -> Iterator[str]:

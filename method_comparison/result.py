@@ -51,6 +51,7 @@ class Result(Measured):
     """A unit that is complete.
 
     Attributes:
+        scores: place -> metric -> its value over all test cases, of the tables that have scores by study.
         settings: fingerprint of everything in the configuration that decides its numbers.
         seconds: processor seconds of the training and testing.
         commit: of the program, "" where it is not known.
@@ -61,6 +62,7 @@ class Result(Measured):
     partition: str
     method: str
     seed: NonNegativeInt
+    scores: dict[str, dict[str, FiniteFloat]] = {}
     settings: str
     seconds: NonNegativeFloat
     commit: str = ""

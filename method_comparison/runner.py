@@ -182,8 +182,12 @@ def train_unit(comparison: Comparison, unit: tuple[str, str, int], shared: Path,
             folder=folder,
         )
     )
+    places = comparison.task.places(comparison.settings, partition, folder)
     return Result(
         **measured.model_dump(),
+        scores={
+            place: {name: one.value for name, one in run.scores.items()} for place, run in places.items()
+        },
         comparison=comparison.name,
         partition=partition,
         method=method,

@@ -10,23 +10,28 @@ import numpy as np
 from scipy import stats
 
 from medflare.evaluation.seed_tests import SeedDifference, difference_between_seeds, significant
-from method_comparison.result import Result
 from method_comparison.tasks.base import Column
 
 if TYPE_CHECKING:
     from method_comparison.runner import Comparison
 
 
-def values_table(comparison: Comparison, results: Mapping[str, Sequence[Result]]) -> str:
+Values = Mapping[str, float]
+
+
+def values_table(
+    comparison: Comparison, results: Mapping[str, Sequence[Values]], columns: Mapping[str, Column]
+) -> str:
     """Return Markdown: a row for each method whose seeds are complete.
 
     Args:
-        results: method -> its results, one for each seed in the comparison's order.
+        results: method -> its values by metric, one for each seed in the comparison's order.
+        columns: metric -> its column; one that nothing has is left out.
     """
     columns = {
         name: column
-        for name, column in comparison.task.columns.items()
-        if any(name in run.values for runs in results.values() for run in runs)
+        for name, column in columns.items()
+        if any(name in run for runs in results.values() for run in runs)
     }
     gaps = differences(comparison, results, columns)
     marked = significant(gaps)
@@ -35,7 +40,7 @@ def values_table(comparison: Comparison, results: Mapping[str, Sequence[Result]]
     for method, runs in results.items():
         cells = [comparison.configuration.methods[method].title]
         for name, column in columns.items():
-            values = [run.values[name] for run in runs if name in run.values]
+            values = [run[name] for run in runs if name in run]
             text = shown(values, column) if len(values) == len(runs) else "-"
             gap = gaps.get((method, name))
             if gap is not None:
@@ -65,7 +70,7 @@ def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def differences(
-    comparison: Comparison, results: Mapping[str, Sequence[Result]], columns: Mapping[str, Column]
+    comparison: Comparison, results: Mapping[str, Sequence[Values]], columns: Mapping[str, Column]
 ) -> dict[tuple[str, str], SeedDifference]:
     """(method, metric) -> its value minus that of the method it is compared with, seed by seed."""
     gaps = {}
@@ -74,8 +79,8 @@ def differences(
         if other == method or other not in results:
             continue
         for name, column in columns.items():
-            ours = [run.values[name] for run in runs if name in run.values]
-            theirs = [run.values[name] for run in results[other] if name in run.values]
+            ours = [run[name] for run in runs if name in run]
+            theirs = [run[name] for run in results[other] if name in run]
             if column.tested and len(ours) == len(theirs) == len(runs):
                 gaps[method, name] = difference_between_seeds(ours, theirs)
     return gaps

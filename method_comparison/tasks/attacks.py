@@ -268,6 +268,8 @@ class Attacks(ComparisonTask[AttackSettings, AttackMethod]):
         return Measured()
 
     def places(self, settings: AttackSettings, partition: str, folder: Path) -> dict[str, Run]:
+        if not (folder / SCORES).is_file():
+            return {}
         with np.load(folder / SCORES) as data:
             statistics = label_statistics(data["gold"], data["predicted"])
             patients = data["patients"].tolist()

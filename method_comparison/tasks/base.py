@@ -92,7 +92,10 @@ class ComparisonTask(ABC, Generic[S, M]):
         """Train and test one unit; files that the tables need go into `unit.folder`."""
 
     def places(self, settings: S, partition: str, folder: Path) -> dict[str, Run]:
-        """Return the scores by study of one unit, for each place that has a table of its own."""
+        """Return the scores by study of one unit, for each place that has a table of its own.
+
+        None where what the unit predicted is not in its folder: its result keeps the scores themselves.
+        """
         return {}
 
     def notes(self, partition: str, rows: Mapping[str, ShownRow[S]]) -> Sequence[str]:

@@ -159,6 +159,8 @@ class FedMRG(ComparisonTask[FedMRGComparison, FedMRGMethod]):
         columns, sites = tuple(self.case_columns), PARTICIPANTS[partition]
         generic = [folder / site / GENERIC for site in sites]
         own = [folder / site / PERSONALISED for site in sites]
+        if not all(file.is_file() for file in generic):
+            return {}
         found = {
             "participants, personalised adapter if there is one": [
                 mine if mine.is_file() else shared for mine, shared in zip(own, generic, strict=True)

@@ -132,7 +132,8 @@ class FedTAR(ComparisonTask[VisitsSettings, VisitsMethod]):
         return Measured(values=values, curves={"val_loss": losses})
 
     def places(self, settings: VisitsSettings, partition: str, folder: Path) -> dict[str, Run]:
-        return {"all sites": scored(read_unit(folder))}
+        sites = read_unit(folder)
+        return {"all sites": scored(sites)} if sites else {}
 
     def notes(self, partition: str, rows: Mapping[str, ShownRow[VisitsSettings]]) -> Sequence[str]:
         return [line for row in rows.values() if (line := coefficients(row))]
@@ -274,8 +275,10 @@ def control_of(items: Sequence[Prediction]) -> dict[str, Statistic]:
 
 def coefficients(row: ShownRow[VisitsSettings]) -> str:
     """Return α of the last round, its weights β and what each visit's slope was, means over seeds."""
-    files = [(folder / ROUNDS).read_text(encoding="utf-8") for folder in row.folders.values()]
-    reports = [json.loads(text)[-1]["rule"] for text in files]
+    files = [folder / ROUNDS for folder in row.folders.values()]
+    if not all(file.is_file() for file in files):
+        return ""
+    reports = [json.loads(file.read_text(encoding="utf-8"))[-1]["rule"] for file in files]
     told = []
     for what in ("alpha", "beta", "slopes", "alpha_gradient"):
         if all(what in report for report in reports):

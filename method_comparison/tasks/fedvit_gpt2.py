@@ -145,16 +145,19 @@ class FedViT(ComparisonTask[ViTSettings, ViTMethod]):
 
     def places(self, settings: ViTSettings, partition: str, folder: Path) -> dict[str, Run]:
         read = {path.parent.name: read_predictions(path) for path in sorted(folder.glob(f"*/{PREDICTIONS}"))}
+        if not read:
+            return {}
         places = {"all sites, pooled": [item for items in read.values() for item in items], **read}
         return {place: scored(items, tuple(self.case_columns)) for place, items in places.items()}
 
     def notes(self, partition: str, rows: Mapping[str, ShownRow[ViTSettings]]) -> Sequence[str]:
         shown = []
-        for row in rows.values():
+        kept = [row for row in rows.values() if all(read_unit(unit) for unit in row.folders.values())]
+        for row in kept:
             different = mean(len({p.generated for p in read_unit(unit)}) for unit in row.folders.values())
             shown.append(f"{row.title}: {different:g} different reports. {chosen_sites(row)}".strip())
-        if rows:
-            unit = next(iter(next(iter(rows.values())).folders.values()))
+        if kept:
+            unit = next(iter(kept[0].folders.values()))
             constant = scored(most_common(read_unit(unit)), tuple(self.case_columns))
             scores = ", ".join(
                 f"{self.case_columns[name].title} {100 * item.value:.1f}"

@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -22,6 +23,7 @@ from method_comparison.tasks.fedmrg import (
     predict_rows,
     write_oracle,
 )
+from method_comparison.tasks.fedtar import FedTAR, VisitsSettings
 from method_comparison.tasks.fedvit_gpt2 import FedViT, ViTSettings, swapped, worth_of_the_image
 from site_builders import site_config
 
@@ -50,6 +52,22 @@ def studies(site: str, right: int) -> list[Prediction]:
 def write(path: Path, items: Sequence[Prediction]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(item.model_dump_json() + "\n" for item in items))
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "partition"),
+    [
+        (FedMRG(), FedMRGComparison(), "all"),
+        (FedViT(), ViTSettings(), "synthetic"),
+        (FedTAR(), VisitsSettings(), "synthetic"),
+    ],
+)
+def test_a_unit_whose_predictions_are_not_there_has_no_places_and_no_notes(
+    task: Any, settings: Any, partition: str, tmp_path: Path
+) -> None:
+    assert task.places(settings, partition, tmp_path) == {}
+    row = ShownRow(title="Krum", settings=settings, folders={0: tmp_path})
+    assert list(task.notes(partition, {"krum": row})) == []
 
 
 def test_fedmrgs_places_take_the_personalised_adapter_where_there_is_one(tmp_path: Path) -> None:

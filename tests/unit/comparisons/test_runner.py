@@ -59,6 +59,8 @@ class Toy(ComparisonTask[ToySettings, ToyMethod]):
         )
 
     def places(self, settings: ToySettings, partition: str, folder: Path) -> dict[str, Run]:
+        if not (folder / "predictions").is_file():
+            return {}
         gain = float((folder / "predictions").read_text())
         return {"all sites": Run({"f1": mean_statistic([gain] * 4 + [1.0] * 4)}, list("aabbccdd"))}
 
@@ -214,6 +216,33 @@ def test_the_page_has_means_intervals_paired_differences_times_and_costs(tmp_pat
     assert "Not trained: nothing" in text
     assert "Rare" not in text
     assert (tmp_path / "pages/toy_all_score.svg").is_file()
+
+
+def test_a_page_without_predictions_has_the_scores_that_results_keep(tmp_path: Path) -> None:
+    out, comparison = tmp_path / "out", Comparison.read("toy")
+    run_units(comparison, out)
+    for file in out.glob("toy/all/better/*/predictions"):
+        file.unlink()
+    text = write_page(comparison, out, tmp_path / "pages").read_text()
+    table = text[text.index("**all sites**") :]
+    assert "| Plain | 50.0 [50.0, 50.0] |" in table
+    assert "| Better | 60.0 [60.0, 60.0] (+10.0*) |" in table, "paired by seed as with predictions"
+    assert "Predictions of some rows are not here" in table
+
+
+def test_a_page_names_rows_whose_scores_are_nowhere(tmp_path: Path) -> None:
+    out, comparison = tmp_path / "out", Comparison.read("toy")
+    run_units(comparison, out)
+    for folder in (out / "toy/all/better").glob("[0-9]"):
+        (folder / "predictions").unlink()
+        result = json.loads((folder / FILE).read_text())
+        del result["scores"]  # as results of before were
+        (folder / FILE).write_text(json.dumps(result))
+    text = write_page(comparison, out, tmp_path / "pages").read_text()
+    assert "No scores by study of Better: what these predicted is not here" in text
+    table = text[text.index("**all sites**") : text.index("No scores by study")]
+    assert "| Plain | 50.0" in table
+    assert "Better" not in table
 
 
 def test_a_method_with_a_missing_seed_stands_in_no_table(tmp_path: Path) -> None:
