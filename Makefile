@@ -56,11 +56,10 @@ demo: $(VENV)/.runtime
 	$(BIN)/medflare run jobs/fedmrg --site-file runs/demo/cohorts/site.yaml --unseen hospital-4 \
 	  --workspace runs/demo/fedmrg --overwrite
 
-# Three at a time where tests wait for processes and deadlines: on two cores it saves about a minute and half a minute.
+# Three at a time on two cores, since many tests wait for processes and deadlines: tests/conftest.py spreads these.
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest tests/unit -n 2 --dist loadfile
-	$(BIN)/python -m pytest tests/federation tests/hostile -n 3 --dist loadfile -m "not simulator"
-	$(BIN)/python -m pytest tests/federation/test_simulator.py tests/jobs tests/docs -n 3 --dist loadfile --no-loadscope-reorder --timeout 2400
+	$(BIN)/python -m pytest tests/unit tests/federation tests/hostile tests/jobs tests/docs \
+	  -n 3 --dist loadfile --no-loadscope-reorder --timeout 2400
 
 test-deployment: $(VENV)/.installed
 	$(BIN)/python -m pytest tests/deployment -n 2 --dist loadfile --no-loadscope-reorder --timeout 2400

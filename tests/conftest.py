@@ -8,6 +8,7 @@ import json
 import os
 import random
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -31,16 +32,29 @@ settings.load_profile("repository")
 
 LONGEST_FILES = ("test_tutorials.py", "test_simulated_jobs.py", "test_simulator.py")
 """Begun first, so that no worker of pytest-xdist is left with one of them at the end."""
+UNIT = Path(__file__).parent / "unit"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest files; leave cases of a kind that CI tries once to `make test-faults`."""
-    items.sort(key=lambda item: item.path.name not in LONGEST_FILES)
+    """Order files for pytest-xdist; leave cases of a kind that CI tries once to `make test-faults`."""
+    place = _order_of_files(items)
+    items.sort(key=lambda item: (item.path.name not in LONGEST_FILES, place[item.path]))
     if os.environ.get("FAULTS") == "all":
         return
     for item in items:
         if item.get_closest_marker("faults") or item.get_closest_marker("long"):
             item.add_marker(pytest.mark.skip(reason="one more of its kind: make test-faults"))
+
+
+def _order_of_files(items: Iterable[pytest.Item]) -> dict[Path, float]:
+    """Return each file's place: files that compute evenly among those that wait for processes and deadlines.
+
+    While one worker of pytest-xdist waits, the others then use the processor. Large unit tests go first.
+    """
+    tests = Counter(item.path for item in items)
+    units = sorted((path for path in tests if UNIT in path.parents), key=lambda path: -tests[path])
+    others = [path for path in tests if UNIT not in path.parents]
+    return {path: number / len(files) for files in (units, others) for number, path in enumerate(files)}
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -32,6 +32,7 @@ class Scheduling(LoadFileScheduling):
         return "one federation" if Path(file).stem in ONE_FEDERATION else file
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
     return Scheduling(config, log)
 
