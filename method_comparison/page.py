@@ -139,8 +139,8 @@ def _cases(
             yield values_table(comparison, {m: values[m] for m in methods if m in values}, task.case_columns)
             yield "Predictions of some rows are not here: intervals are of Student's t over seeds."
     if lost := [method for method in methods if method not in shown]:
-        titles_of = ", ".join(comparison.configuration.methods[method].title for method in lost)
-        yield f"No scores by study of {titles_of}: what these predicted is not here, nor the scores of it."
+        rows = ", ".join(comparison.configuration.methods[method].title for method in lost)
+        yield f"No scores by study of {rows}: what these predicted is not here, nor the scores of it."
 
 
 def _in_every_seed(units: Mapping[str, Sequence[Mapping[str, T]]], place: str) -> dict[str, list[T]]:

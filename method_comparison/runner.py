@@ -6,10 +6,11 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import math
 import subprocess
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 
 from medflare.core.config import Settings, parse
 from medflare.core.errors import ConfigError
+from method_comparison.comparison_table import Run
 from method_comparison.configuration import SCHEMA, Configuration, Selection, known, read_configuration
 from method_comparison.result import Result, ResultStore
 from method_comparison.tasks import make_task
@@ -182,12 +184,9 @@ def train_unit(comparison: Comparison, unit: tuple[str, str, int], shared: Path,
             folder=folder,
         )
     )
-    places = comparison.task.places(comparison.settings, partition, folder)
     return Result(
         **measured.model_dump(),
-        scores={
-            place: {name: one.value for name, one in run.scores.items()} for place, run in places.items()
-        },
+        scores=scores_by_place(comparison.task.places(comparison.settings, partition, folder)),
         comparison=comparison.name,
         partition=partition,
         method=method,
@@ -196,6 +195,15 @@ def train_unit(comparison: Comparison, unit: tuple[str, str, int], shared: Path,
         seconds=time.process_time() - began,
         commit=commit(),
     )
+
+
+def scores_by_place(places: Mapping[str, Run]) -> dict[str, dict[str, float]]:
+    """Return place -> metric -> value; one that is not finite is left out and costs no trained unit."""
+    values = {place: {name: one.value for name, one in run.scores.items()} for place, run in places.items()}
+    return {
+        place: {name: value for name, value in own.items() if math.isfinite(value)}
+        for place, own in values.items()
+    }
 
 
 @contextmanager

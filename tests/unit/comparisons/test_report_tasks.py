@@ -14,6 +14,7 @@ from PIL import Image
 
 from medflare.evaluation.predictions import Prediction
 from medflare.tasks.prediction_files import read_predictions
+from method_comparison.tasks.attacks import Attacks, AttackSettings
 from method_comparison.tasks.base import ShownRow
 from method_comparison.tasks.fedmrg import (
     FedMRG,
@@ -57,6 +58,7 @@ def write(path: Path, items: Sequence[Prediction]) -> None:
 @pytest.mark.parametrize(
     ("task", "settings", "partition"),
     [
+        (Attacks(), AttackSettings(), "clean"),
         (FedMRG(), FedMRGComparison(), "all"),
         (FedViT(), ViTSettings(), "synthetic"),
         (FedTAR(), VisitsSettings(), "synthetic"),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +229,11 @@ def test_a_page_without_predictions_has_the_scores_that_results_keep(tmp_path: P
     assert "| Plain | 50.0 [50.0, 50.0] |" in table
     assert "| Better | 60.0 [60.0, 60.0] (+10.0*) |" in table, "paired by seed as with predictions"
     assert "Predictions of some rows are not here" in table
+
+
+def test_a_score_that_is_no_number_costs_no_trained_unit() -> None:
+    run = Run({"f1": mean_statistic([1.0, 0.0]), "loss": mean_statistic([math.nan])}, ["a", "b"])
+    assert runner.scores_by_place({"all sites": run}) == {"all sites": {"f1": 0.5}}
 
 
 def test_a_page_names_rows_whose_scores_are_nowhere(tmp_path: Path) -> None:
