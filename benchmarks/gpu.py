@@ -5,11 +5,15 @@ The weights are random: neither memory nor speed depends on them. Each shape is 
 preset `paper` trains it, with LoRA of rank 16 on all seven projections and gradient checkpointing, in NF4 and
 in bf16. The paper reports 14.04 GB for Llama-3-8B with NF4 and 6.8 GB to use it. Without a GPU every shape is
 skipped by its name; `--shape small --device cpu` runs the very code on a processor.
+
+A small model has written-out steps of its own (`models/fused_decoder.py`); `--plain` takes those of
+transformers and PEFT: `--shape SmolLM2-135M --precision bf16 --no-checkpointing --batch 8 --tokens 100`.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import tempfile
 import time
@@ -31,6 +35,10 @@ SHAPES: dict[str, dict[str, Any]] = {
     "Llama-2-7B": {
         "vocab_size": 32_000, "hidden_size": 4096, "intermediate_size": 11_008,
         "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32,
+    },
+    "SmolLM2-135M": {
+        "vocab_size": 49_152, "hidden_size": 576, "intermediate_size": 1536,
+        "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3,
     },
     "small": {
         "vocab_size": 512, "hidden_size": 64, "intermediate_size": 128,
@@ -68,6 +76,8 @@ def measure(backbone: Backbone, given: argparse.Namespace) -> dict[str, Any]:
         torch.cuda.reset_peak_memory_stats()
     lora = LoraSettings(rank=16, lora_alpha=64, targets=ALL_PROJECTIONS)
     model = TextModel(backbone, lora, (GENERIC,), 0)
+    if given.plain:
+        model.fused = None
     model.adapters.use((GENERIC,), train=(GENERIC,))
     if not given.no_checkpointing:
         model.checkpoint_gradients()
@@ -128,6 +138,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=800, help="of a question and its answer")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--no-checkpointing", action="store_true")
+    parser.add_argument("--plain", action="store_true", help="without the decoder's own steps")
     parser.add_argument("--out", type=Path, help="JSON of all numbers")
     given = parser.parse_args()
     results: dict[str, dict[str, Any]] = {}
@@ -141,6 +152,7 @@ def main() -> None:
                 backbone = load_backbone(folder, precision, given.device)
                 results[f"{shape}, {precision}"] = measure(backbone, given)
                 del backbone
+                gc.collect()  # adapters and their model refer to each other
                 if given.device == "cuda":
                     torch.cuda.empty_cache()
     if results:

@@ -24,6 +24,8 @@ class Task:
         headline: metrics of the main table, the most important one first.
         score_result: `module:function` that tests a result folder on a split of a site.
         embedded_backbone: the embedded language model that is used where a site names none.
+        tests_import: modules that a site's final test imports late and that take seconds; a simulated run
+            imports them once for all of its sites.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Task:
     headline: tuple[str, ...]
     score_result: str
     embedded_backbone: EmbeddedBackbone = "decoder"
+    tests_import: tuple[str, ...] = ()
 
     def load_scorer(self) -> Callable[..., Any]:
         """Import and return the function that `score_result` names."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Radiographs from files to grey images, through MONAI's readers (PNG, JPEG, TIFF, DICOM, NIfTI).
+"""Radiographs from files to grey images: PNG, JPEG and TIFF through Pillow, DICOM and NIfTI through MONAI.
 
 What is kept is what a viewer shows: row 0 on top, column 0 on the left, and air dark. Left and right are
 never exchanged, neither here nor in `augment`, because reports name sides.
@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib import import_module
@@ -95,24 +95,22 @@ def _pixels(path: Path, at_least: int | None) -> tuple[np.ndarray, bool]:
 
 
 def _picture(path: Path, at_least: int | None) -> np.ndarray:
-    from monai.data.image_reader import PILReader
-    from PIL import ImageOps
+    # Not through MONAI, whose reader of pictures is Pillow and whose import takes seconds.
+    from PIL import Image, ImageOps
 
-    def prepare(image: Any) -> Any:
+    with Image.open(path) as image:
         if at_least and image.format == "JPEG" and min(image.size) > at_least:
             ratio = at_least / min(image.size)
-            image.draft("L", tuple(math.ceil(side * ratio) for side in image.size))
+            width, height = image.size
+            image.draft("L", (math.ceil(width * ratio), math.ceil(height * ratio)))
         deep = image.mode.startswith("I") or image.mode == "F"
-        return ImageOps.exif_transpose(image if deep or image.mode == "L" else image.convert("L"))
-
-    # reverse_indexing=False: MONAI's default returns (W, H).
-    reader = PILReader(converter=prepare, reverse_indexing=False)
-    return np.asarray(reader.get_data(reader.read(path))[0])
+        return np.asarray(ImageOps.exif_transpose(image if deep or image.mode == "L" else image.convert("L")))
 
 
-def warm_up() -> None:
-    """Import MONAI once (seconds, and printing nothing), before threads ask for it together."""
-    import_module("monai.data.image_reader")
+def warm_up(paths: Iterable[Path]) -> None:
+    """Import MONAI once (seconds, and printing nothing) where a file needs it, before threads ask for it."""
+    if not all(path.name.lower().endswith(PICTURES) for path in paths):
+        import_module("monai.data.image_reader")
 
 
 @lru_cache(maxsize=1)

@@ -129,7 +129,7 @@ class ImageStore:
 
     def _decode(self, file: Path | None, workers: int) -> None:
         shape = (len(self.samples), self.size, self.size)
-        warm_up()
+        warm_up(sample.path for sample in self.samples)
         started = time.monotonic()
         scratch = None
         if file is None:

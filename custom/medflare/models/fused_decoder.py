@@ -35,13 +35,23 @@ SHAPES = 64
 and a worker grew with every batch."""
 
 
-def can_fuse(model: Any) -> bool:
-    """Return whether a causal language model is what this module computes: Llama's form on a processor."""
+MOST_ON_A_GPU = 1024
+"""Hidden size up to which this is for GPUs too: there a small model's step is as long as starting its many
+operations takes (docs/results/gpu.md), while long rows of a large one are better off with fused attention."""
+
+
+def can_fuse(model: Any, gpu: bool = False) -> bool:
+    """Return whether a causal language model is what this module computes: Llama's form on a processor.
+
+    Args:
+        gpu: whether a small model on one GPU will do as well.
+    """
     config = model.config
+    small = gpu and config.hidden_size <= MOST_ON_A_GPU and not getattr(model, "hf_device_map", None)
     return (
         config.model_type in ARCHITECTURES
         and config.hidden_act == "silu"
-        and model.device.type == "cpu"
+        and (model.device.type == "cpu" or small)
         and model.get_output_embeddings().bias is None
         and not getattr(model, "is_quantized", False)
     )

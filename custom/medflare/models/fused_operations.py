@@ -135,11 +135,12 @@ class PackedLayout:
     @classmethod
     def of(cls, packed: PackedRows, heads: int, groups: int, dtype: torch.dtype) -> PackedLayout:
         rows, _, length = packed.visible.shape
-        bias = torch.zeros(packed.visible.shape, dtype=dtype).masked_fill_(~packed.visible, -torch.inf)
+        seen = packed.visible
+        bias = torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)
         bias = bias[:, None, None].expand(-1, groups, heads // groups, -1, -1)
         places = packed.paths.flatten()  # (N·T,)
         order = places.sort(stable=True)
-        first = torch.cat([torch.ones(1, dtype=torch.bool), order.values.diff() > 0])
+        first = torch.cat([torch.ones_like(places[:1], dtype=torch.bool), order.values.diff() > 0])
         again = order.indices[~first]
         return cls(
             packed.queries, packed.paths, packed.kept, bias.reshape(rows * groups, -1, length),
@@ -218,13 +219,13 @@ class AnswerLoss(Function):
 
     @staticmethod
     def forward(ctx: Any, states: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-        total = torch.zeros((), dtype=torch.float32)
+        total = torch.zeros((), dtype=torch.float32, device=states.device)
         grads: list[Tensor] = []
         for part, tokens in zip(states.split(ROWS_OF_LOGITS), targets.split(ROWS_OF_LOGITS), strict=True):
             shares = torch.log_softmax(part @ weight.T, -1, dtype=torch.float32)  # (rows, vocabulary)
             total -= shares.gather(1, tokens[:, None]).sum()
             if ctx.needs_input_grad[0]:
-                shares.exp_().scatter_add_(1, tokens[:, None], -torch.ones(len(tokens), 1))
+                shares.exp_().scatter_add_(1, tokens[:, None], -torch.ones_like(shares[:, :1]))
                 grads.append(shares.to(part.dtype) @ weight)
         ctx.save_for_backward(*([torch.cat(grads)] if grads else []))
         return total

@@ -64,7 +64,8 @@ class TextModel(TextBackbone):
         alone = self.adapters.positions or self.adapters.dropout
         self._sees_all = use_attention(backbone.model)
         self.packs = self._sees_all and not alone
-        self.fused = FusedDecoder(backbone.model, self.adapters) if can_fuse(backbone.model) else None
+        fuses = can_fuse(backbone.model, gpu=True)
+        self.fused = FusedDecoder(backbone.model, self.adapters) if fuses else None
         self._reader: FusedReader | None = None
 
     @property

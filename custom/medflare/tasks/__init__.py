@@ -13,6 +13,8 @@ from medflare.core.task import Task
 _TEXT = ("bleu_1", "bleu_4", "meteor", "rouge_l")
 _LABELS = ("label_f1", "label_micro_f1", "label_macro_f1")
 _CONTROL = "label_f1_other_patients"
+_OVERLAP = ("rouge_score.rouge_scorer",)
+"""It loads all of nltk and scikit-learn."""
 _CHANGES = (
     *("change_f1", "change_f1_other_patients", "change_opposite"),
     *("change_accuracy", "change_accuracy_commonest"),
@@ -28,6 +30,7 @@ TASKS: dict[str, Task] = {
             records_name="studies",
             headline=(*_TEXT, "cider", *_LABELS, _CONTROL),
             score_result="medflare.tasks.reports.evaluation:score_result",
+            tests_import=_OVERLAP,
         ),
         Task(
             name="visits",
@@ -36,6 +39,7 @@ TASKS: dict[str, Task] = {
             records_name="studies",
             headline=(*_TEXT, "cider", *_LABELS, _CONTROL, *_CHANGES),
             score_result="medflare.learners.visit_results:score_result",
+            tests_import=_OVERLAP,
         ),
         Task(
             name="extraction",
@@ -66,6 +70,7 @@ TASKS: dict[str, Task] = {
             headline=(*_TEXT, *_LABELS),
             score_result="medflare.tasks.summaries.evaluation:score_result",
             embedded_backbone="notes_decoder",
+            tests_import=_OVERLAP,
         ),
     )
 }

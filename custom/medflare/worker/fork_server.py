@@ -109,12 +109,13 @@ def fork_worker(channel: socket.socket, log: int, env: Mapping[str, str]) -> For
 def preload(method: str) -> None:
     """Import what a worker of this method imports, and leave no garbage for a fork to copy."""
     from medflare.learners.registry import get_method
+    from medflare.tasks import get_task
 
     importlib.import_module("medflare.worker.main")
     known = get_method(method)
-    importlib.import_module(known.build.split(":")[0])
-    if known.facts.lora:
-        importlib.import_module("peft")
+    late = ("peft",) if known.facts.lora else ()
+    for module in (known.build.split(":")[0], *late, *get_task(known.task).tests_import):
+        importlib.import_module(module)
     gc.collect()
     gc.freeze()
 

@@ -10,9 +10,12 @@ import torch
 from test_packed_batch import ROWS
 from test_text_model import PROJECTIONS, build, gradients, same
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from medflare.models.adapters.base import GENERIC
-from medflare.models.fused_decoder import Projections
+from medflare.models.fused_decoder import MOST_ON_A_GPU, Projections, can_fuse
+from medflare.models.fused_operations import AnswerLoss, PackedLayout
 from medflare.models.packed_batch import pack
 from medflare.models.text_model import TextModel
 
@@ -125,3 +128,39 @@ def test_gradient_checkpointing_is_left_to_transformers() -> None:
     assert fused.available()
     model.checkpoint_gradients()
     assert not fused.available()
+
+
+# ---- on a GPU, which is not there: fake tensors have devices without values, and refuse to mix them --------
+
+
+def test_layout_and_loss_lie_where_the_batch_does() -> None:
+    with FakeTensorMode(shape_env=ShapeEnv()):
+        packed = pack([row.ids for row in ROWS], [row.start for row in ROWS], "cuda:0")
+        layout = PackedLayout.of(packed.rows, 2, 1, torch.bfloat16)
+        states = torch.empty(70, 8, device="cuda:0", requires_grad=True)
+        targets = torch.zeros(70, dtype=torch.long, device="cuda:0")
+        loss = AnswerLoss.apply(states, torch.empty(30, 8, device="cuda:0"), targets)
+    tensors = [getattr(layout, name) for name in ("bias", "once", "again", "nodes")]
+    assert {str(tensor.device) for tensor in (*tensors, loss)} == {"cuda:0"}
+
+
+class OnACard:
+    """A model as `can_fuse` looks at it, on a GPU."""
+
+    device, is_quantized = torch.device("cuda:0"), False
+
+    def __init__(self, hidden: int) -> None:
+        self.config = build().backbone.model.config
+        self.config.hidden_size = hidden
+
+    def get_output_embeddings(self) -> Any:
+        return torch.nn.Linear(2, 2, bias=False)
+
+
+def test_on_a_gpu_only_a_small_model_where_it_is_asked_for() -> None:
+    small, large = OnACard(MOST_ON_A_GPU), OnACard(MOST_ON_A_GPU + 1)
+    assert can_fuse(small, gpu=True)
+    assert not can_fuse(small)
+    assert not can_fuse(large, gpu=True)
+    small.hf_device_map = {"model.layers.0": "cuda:0", "model.layers.1": "cuda:1"}  # type: ignore[attr-defined]
+    assert not can_fuse(small, gpu=True), "its layers lie on several cards"
