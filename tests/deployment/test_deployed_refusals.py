@@ -46,7 +46,11 @@ def test_a_job_that_brings_code_is_deployed_nowhere(federation: Federation, job:
     job_id = federation.submit(job)
     assert federation.wait(job_id) == "FINISHED:FAILED_TO_RUN"
     with federation.session() as session:
-        assert "BYOC not permitted" in json.dumps(session.get_job_meta(job_id))
+
+        def is_told() -> bool:  # FLARE writes the reason after the state
+            return "BYOC not permitted" in json.dumps(session.get_job_meta(job_id))
+
+        wait_until("the reason in the job's record", is_told, LONG)
 
 
 @pytest.fixture

@@ -134,7 +134,8 @@ def test_one_process_with_its_layers_spread_sends_the_same_update(
         return backbone
 
     monkeypatch.setattr("medflare.learners.text_task.learner.load_backbone", behind_hooks)
-    monkeypatch.setattr("medflare.models.text_model.can_fuse", lambda model: False)  # which passes hooks by
+    # The decoder's own steps would pass the hooks by.
+    monkeypatch.setattr("medflare.models.text_model.can_fuse", lambda *_, **__: False)
     spread = WorkerSession(config(tmp_path / "two", tiny_backbone, ["cpu", "cpu"], spread_layers=True))
     state = alone.learner.initial_shared()
     for number in (0, 1):
