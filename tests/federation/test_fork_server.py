@@ -146,3 +146,16 @@ def test_a_simulator_that_nobody_orders_ends(tmp_path: Path) -> None:
         subprocess.run([sys.executable, str(PROGRAM), str(tmp_path)], input=b"", timeout=SECONDS).returncode
         == 0
     )
+
+
+def test_what_a_final_test_imports_late_is_imported_before_workers_are_forked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    imported: dict[str, list[str]] = {"fedmrg": [], "fed_medlora": []}
+    for method, names in imported.items():
+        monkeypatch.setattr(fork_server.importlib, "import_module", names.append)
+        monkeypatch.setattr(fork_server.gc, "freeze", lambda: None)
+        fork_server.preload(method)
+    assert "rouge_score.rouge_scorer" in imported["fedmrg"]
+    assert "rouge_score.rouge_scorer" not in imported["fed_medlora"]
+    assert all("peft" in names for names in imported.values())

@@ -37,7 +37,7 @@ and a worker grew with every batch."""
 
 MOST_ON_A_GPU = 1024
 """Hidden size up to which this is for GPUs too: there a small model's step is as long as starting its many
-operations takes (docs/results/gpu.md), while long rows of a large one are better off with fused attention."""
+operations takes (docs/results/gpu.md). Larger models were not measured."""
 
 
 def can_fuse(model: Any, gpu: bool = False) -> bool:
@@ -47,7 +47,8 @@ def can_fuse(model: Any, gpu: bool = False) -> bool:
         gpu: whether a small model on one GPU will do as well.
     """
     config = model.config
-    small = gpu and config.hidden_size <= MOST_ON_A_GPU and not getattr(model, "hf_device_map", None)
+    one_gpu = model.device.type == "cuda" and not getattr(model, "hf_device_map", None)
+    small = gpu and one_gpu and config.hidden_size <= MOST_ON_A_GPU
     return (
         config.model_type in ARCHITECTURES
         and config.hidden_act == "silu"

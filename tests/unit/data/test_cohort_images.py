@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -189,3 +191,16 @@ def test_a_single_image_looks_as_in_the_store(tmp_path: Path) -> None:
     torch.testing.assert_close(one_image(cached[0].path, 16)[0], ImageStore(cached, 16).batch([0]))
     with pytest.raises(DataError, match="no such file"):
         one_image(tmp_path / "absent.png", 16)
+
+
+def test_a_cohort_of_pictures_is_read_without_importing_monai(tmp_path: Path) -> None:
+    """Its import takes seconds at every site; a NIfTI file asks for it."""
+    Image.fromarray(np.arange(4096, dtype=np.uint8).reshape(64, 64)).save(tmp_path / "a.png")
+    program = (
+        "import sys; from pathlib import Path; from medflare.data.images import read_image, warm_up\n"
+        "path = Path(sys.argv[1]); warm_up([path]); print(read_image(path).shape, 'monai' in sys.modules)\n"
+        "warm_up([path, Path('b.nii.gz')]); print('monai' in sys.modules)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "a.png")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[:2] == ["(64, 64) False", "True"]
