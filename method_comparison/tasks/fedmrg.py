@@ -8,7 +8,6 @@ tests/federation) and writes its predictions; scores are made from these alone.
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -20,12 +19,12 @@ from medflare.core.errors import ConfigError
 from medflare.core.model_folders import stored_model
 from medflare.core.presets import merge_settings
 from medflare.data.settings.site import BackboneConfig, SiteConfig, load_site_file
-from medflare.evaluation.predictions import Prediction
 from medflare.tasks.prediction_files import read_predictions
 from method_comparison.comparison_table import Run
 from method_comparison.result import Measured
 from method_comparison.tasks.base import Column, ComparisonTask, Unit
 from method_comparison.tasks.prediction_scores import averaged, patients, scored_reports
+from method_comparison.tasks.untrained_reports import Untrained, trains_nothing, write_untrained
 
 JOB = Path(__file__).parents[2] / "jobs" / "fedmrg"
 SITES, UNSEEN = ("site-1", "site-2", "site-3"), "hospital-4"
@@ -60,15 +59,14 @@ class FedMRGMethod(Settings):
     """A variant of the learner, who trains with whom, and changes to the learner's settings.
 
     Attributes:
-        mode: "commonest" and "conditions" train nothing: they write a site's commonest training report, or
-            the commonest one with exactly the study's own conditions: what knowing all conditions is worth.
+        mode: who trains with whom, or what a row that trains nothing knows of a test study.
         training: studies of each site at most; None for all of them.
         rounds, steps: in place of the comparison's.
         model: name among `medflare models`, in place of the embedded decoder, with the preset `instruct`.
     """
 
     variant: str = "fedmrg"
-    mode: Literal["federated", "local", "pooled", "commonest", "conditions"] = "federated"
+    mode: Literal["federated", "local", "pooled", Untrained] = "federated"
     training: int | None = Field(default=None, ge=1)
     rounds: int | None = Field(default=None, ge=1)
     settings: dict[str, Any] = Field(default_factory=dict)
@@ -121,9 +119,10 @@ class FedMRG(ComparisonTask[FedMRGComparison, FedMRGMethod]):
 
         given, own = unit.settings, unit.own
         sites = read_sites(unit.shared, unit.partition, own.model)
-        if own.mode in ("commonest", "conditions"):
+        if trains_nothing(own.mode):
             for name, site in sites.items():
-                write_oracle(site, own.mode == "conditions", unit.folder / name / GENERIC, given.unseen)
+                path = unit.folder / name / GENERIC
+                write_untrained(site, own.mode, path, given.unseen, unit.shared / "cohorts")
             return Measured()
         settings = learner_settings(own)
 
@@ -229,43 +228,6 @@ def groups(mode: str, sites: Mapping[str, SiteConfig]) -> dict[str, dict[str, Si
         first = next(iter(sites.values()))
         return {"": {"pooled": first.model_copy(update={"name": "pooled", "cohort": cohorts})}}
     return {"": dict(sites)}
-
-
-def write_oracle(site: SiteConfig, conditions: bool, path: Path, most: int) -> None:
-    """Write as every test study's draft the site's commonest training report; of its own conditions if asked.
-
-    Where no training report has exactly these conditions, the commonest of all stands in.
-    """
-    from medflare.core.json_lines import write_lines
-    from medflare.data.load import load_cohort
-    from medflare.labelling.labels import label_report
-    from medflare.tasks.commonest import commonest_text
-
-    studies = load_cohort(site).studies
-    unseen = site.name == UNSEEN
-    told = [study for study in studies if unseen or study.split == "train"]
-    tested = studies[:most] if unseen else [study for study in studies if study.split == "test"]
-    codes = {study.report: tuple(map(int, label_report(study.report))) for study in studies}
-    reports = {key: Counter(s.report for s in told if codes[s.report] == key) for key in set(codes.values())}
-    commonest = commonest_text(study.report for study in told)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    items = []
-    for study in tested:
-        own = reports[codes[study.report]].most_common(1) if conditions else []
-        draft = own[0][0] if own else commonest
-        items.append(
-            Prediction(
-                study_id=study.study_id,
-                patient_id=study.patient_id,
-                site=site.name,
-                adapter="generic",
-                reference=study.report,
-                generated=draft,
-                gold_codes=codes[study.report],
-                predicted_codes=codes[draft],
-            )
-        )
-    write_lines(path, items)
 
 
 def predict_all(learner: Any, site: str, folder: Path, most: int) -> None:

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from PIL import Image
 
 from medflare.evaluation.predictions import Prediction
 from medflare.tasks.prediction_files import read_predictions
@@ -22,11 +21,9 @@ from method_comparison.tasks.fedmrg import (
     FedMRGMethod,
     learner_settings,
     predict_rows,
-    write_oracle,
 )
 from method_comparison.tasks.fedtar import FedTAR, VisitsSettings
 from method_comparison.tasks.fedvit_gpt2 import FedViT, ViTSettings, swapped, worth_of_the_image
-from site_builders import site_config
 
 REPORTS = ("the heart is enlarged", "the lungs are clear", "there is a small left effusion")
 
@@ -151,19 +148,3 @@ def test_a_draft_is_swapped_with_that_of_another_patient() -> None:
     assert swapped(items, 0).generated == items[2].generated
     assert swapped(items, 0).reference == items[0].reference
     assert swapped(items[:1], 0) == items[0], "nobody else is there"
-
-
-def test_oracles_write_the_commonest_report_and_that_of_the_studys_conditions(tmp_path: Path) -> None:
-    effusion, clear = "There is a left pleural effusion.", "The lungs are clear. No pleural effusion."
-    rows = [("train", clear)] * 3 + [("train", effusion)] * 2 + [("test", effusion), ("test", clear)]
-    lines = [
-        {"study_id": f"s{i}", "patient_id": f"p{i}", "image": "x.png", "report": report, "split": split}
-        for i, (split, report) in enumerate(rows)
-    ]
-    (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    Image.new("L", (8, 8)).save(tmp_path / "x.png")
-    site = site_config("manifest", tmp_path, None, "site-1", {})
-    for conditions, expected in ((False, [clear, clear]), (True, [effusion, clear])):
-        path = tmp_path / str(conditions) / "predictions_generic.jsonl"
-        write_oracle(site, conditions, path, 10)
-        assert [item.generated for item in read_predictions(path)] == expected
