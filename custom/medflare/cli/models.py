@@ -101,11 +101,12 @@ def show(name: str = NAME, as_json: bool = JSON_OPTION) -> None:
     [bold]Example[/bold]: medflare models show smollm2
     """
     from medflare.core.model_folders import stored_model
+    from medflare.models.frozen_weights import bytes_of_folder
     from medflare.models.model_store import read_facts
 
     facts, folder = read_facts(name), stored_model(name)
     if as_json:
-        print_json({**facts.model_dump(), "folder": folder, "bytes": _bytes(facts)})
+        print_json({**facts.model_dump(), "folder": folder, "bytes": bytes_of_folder(folder)})
         return
     _print_facts(facts, folder)
     wording = folder / "medflare_prompt.json"
@@ -132,6 +133,9 @@ def check(name: str = NAME, as_json: bool = JSON_OPTION) -> None:
 
 
 def _print_facts(facts: ModelFacts, folder: Path) -> None:
+    from medflare.models.frozen_weights import bytes_of_folder
+
+    sizes = bytes_of_folder(folder)
     rows = {
         "model": f"{facts.name}: {facts.architecture}, {facts.layers} layers",
         "parameters": f"{facts.parameters:,}",
@@ -140,18 +144,12 @@ def _print_facts(facts: ModelFacts, folder: Path) -> None:
         "SHA-256": facts.sha256 or "of a folder: see the fingerprint",
         "licence": facts.licence or "not stated: ask whoever gave it to you",
         "chat template": "yes" if facts.chat_template else "no",
-        "weights": ", ".join(f"{size / 1e9:.2f} GB in {name}" for name, size in _bytes(facts).items()),
+        "weights": ", ".join(f"{size / 1e9:.2f} GB in {kind}" for kind, size in sizes.items()),
         "fingerprint": facts.fingerprint,
         "folder": str(folder),
     }
     for name, value in rows.items():
         typer.echo(f"{name:14} {value}")
-
-
-def _bytes(facts: ModelFacts) -> dict[str, float]:
-    from medflare.models.model_store import weight_bytes
-
-    return weight_bytes(facts.parameters)
 
 
 def _print_check(check: TextCheck) -> None:

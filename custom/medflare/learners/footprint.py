@@ -21,6 +21,7 @@ from medflare.data.settings.site import SiteConfig
 from medflare.learners.registry import get_method
 from medflare.learners.training_step import TrainingStep
 from medflare.models.backbone import device_of, resolve_precision
+from medflare.models.frozen_weights import frozen_bytes
 
 RUNTIME = 1_000_000_000
 """Bytes of a worker before it trains: torch, transformers, peft, monai (measured: 0.9 to 1.0 GB)."""
@@ -29,8 +30,6 @@ WORKSPACE = 1.5
 back (measured on CPU: 1.6 in FedMRG)."""
 VIRTUAL_TOKENS = ("prefix", "prompt", "p_tuning")
 """Adapters of virtual tokens, which need values to start from."""
-_BYTES = {"fp32": 4.0, "bf16": 2.0, "int8": 1.0, "nf4": 0.56}
-"""Bytes of a frozen weight; NF4 with the constants of its blocks of 64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,10 +77,9 @@ def _shapes_only() -> Iterator[None]:
 def _measure(step: TrainingStep) -> Footprint:
     parameters = [p for network in step.networks for p in network.parameters()]
     learning = sum(p.numel() for p in parameters if p.requires_grad)
-    frozen = sum(p.numel() for p in parameters if not p.requires_grad)
     kept, largest = _kept(parameters, step.forward)
     return Footprint(
-        frozen=round(frozen * _BYTES[step.precision]),
+        frozen=sum(frozen_bytes(network, step.precision) for network in step.networks),
         learning=16 * learning,
         exchange=8 * learning,
         activations=round(WORKSPACE * kept) + largest,

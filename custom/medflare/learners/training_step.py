@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from medflare.models.embedded import decoder_folder
+from medflare.models.frozen_weights import shapes_of
 
 TEMPLATE_TOKENS = 64
 """Instruction and frame of a prompt, rounded up."""
@@ -34,11 +35,7 @@ class TrainingStep:
 
 def meta_decoder(folder: Path | None, embedded: Literal["decoder", "notes_decoder"], precision: str) -> Any:
     """Return a frozen causal language model of the folder's shape, or the embedded one's, without values."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    config = AutoConfig.from_pretrained(folder or decoder_folder(embedded), local_files_only=True)
-    dtype = torch.float32 if precision in ("fp32", "int8") else torch.bfloat16
-    model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    model = shapes_of(folder or decoder_folder(embedded), precision)
     model.requires_grad_(False)
     return model
 

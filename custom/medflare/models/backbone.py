@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from medflare.core.errors import ConfigError
+from medflare.models.frozen_weights import LOADED
 from medflare.models.layer_placement import place_layers
 
 PRECISIONS = ("auto", "fp32", "bf16", "int8", "nf4")
@@ -110,7 +111,7 @@ def _load(
     path = decoder_folder(embedded) if folder is None else Path(folder)
     check_folder(path)
     chosen = resolve_precision(precision, device)
-    kwargs: dict[str, Any] = {"dtype": torch.bfloat16 if chosen in ("bf16", "nf4") else torch.float32}
+    kwargs: dict[str, Any] = {"dtype": LOADED[chosen]}
     if chosen in ("int8", "nf4"):
         kwargs |= {"quantization_config": _quantisation(chosen), "device_map": device}
     if spread > 1:

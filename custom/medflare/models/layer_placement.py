@@ -14,13 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from medflare.core.errors import ConfigError
-
-PACKED = {"int8": 0.25, "nf4": 0.28}
-"""Bytes of a layer's weight over those of one outside the layers, which is never packed."""
+from medflare.models.frozen_weights import LOADED, PACKED, shapes_of
 
 
 def place_layers(folder: Path, devices: Sequence[str], precision: str) -> dict[str, str]:
@@ -29,12 +26,9 @@ def place_layers(folder: Path, devices: Sequence[str], precision: str) -> dict[s
     Raises:
         ConfigError: the model cannot be spread, or has fewer layers than there are devices.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    config = AutoConfig.from_pretrained(folder, local_files_only=True)
-    with torch.device("meta"):
-        model: Any = AutoModelForCausalLM.from_config(config)
-    return placement(model, devices, PACKED.get(precision, 1.0))
+    model = shapes_of(folder, precision)
+    packed = PACKED[precision] / LOADED[precision].itemsize if precision in PACKED else 1.0
+    return placement(model, devices, packed)
 
 
 def placement(model: Any, devices: Sequence[str], packed: float = 1.0) -> dict[str, str]:

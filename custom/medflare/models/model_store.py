@@ -26,8 +26,6 @@ from medflare.models.text_check import TextCheck, check_text
 from medflare.wire.durable import write_json
 from medflare.wire.memory import free_bytes
 
-BITS = {"fp32": 32, "bf16": 16, "nf4": 4.5}
-"""Of one frozen weight; nf4 with its scales."""
 CONVERTED = 6
 """Bytes of memory for each weight while a GGUF file is converted (measured 4.7)."""
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
@@ -203,11 +201,6 @@ def check_model(folder: Path) -> tuple[PlainText, TextCheck]:
         raise ConfigError(f"'{folder.name}' cannot be opened as a language model: {error}") from error
     model = PlainText(backbone)
     return model, check_text(model)
-
-
-def weight_bytes(parameters: int) -> dict[str, float]:
-    """Return precision -> bytes of so many frozen weights."""
-    return {precision: parameters * bits / 8 for precision, bits in BITS.items()}
 
 
 def check_source(source: Path) -> None:
