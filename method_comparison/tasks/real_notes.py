@@ -66,6 +66,8 @@ class RealNotes(Settings):
         train, test, new_site: most notes of all sites together, of the test, and of the new site.
         weighing: of the training notes, those by which Fed-MedLoRA+ weighs updates (D_v).
         few: training notes of all sites together in the partition `few_notes`.
+        validation: training notes that train nobody and test in place of the test notes, where a setting of
+            the method is to be chosen; 0: the test notes.
     """
 
     model: str = "smollm2"
@@ -80,6 +82,8 @@ class RealNotes(Settings):
     encoder_epochs: int = Field(default=10, ge=1)
     decoding: Literal["free", "copy"] = "copy"
     threads: int = Field(default=1, ge=1)
+    # Left out where it changes nothing, so that results from before it are those of the same settings.
+    validation: int = Field(default=0, ge=0, exclude_if=lambda value: value == 0)
 
 
 class NotesMethod(Settings):
@@ -92,6 +96,7 @@ class NotesMethod(Settings):
         corrupted: most labels of one site's entities are wrong.
         exchanges: of updates in each round's passes over the notes, so that sites train less between two.
         precision: of the frozen model.
+        lr: None for the preset's.
     """
 
     learner: Literal["fed_medlora", "token_classification"] = "fed_medlora"
@@ -103,6 +108,7 @@ class NotesMethod(Settings):
     # Left out where it changes nothing, so that results from before it are those of the same settings.
     exchanges: int = Field(default=1, ge=1, exclude_if=lambda value: value == 1)
     precision: Literal["auto", "nf4"] = Field(default="auto", exclude_if=lambda value: value == "auto")
+    lr: float | None = Field(default=None, gt=0, exclude_if=lambda value: value is None)
 
 
 class NoteExtraction(ComparisonTask[RealNotes, NotesMethod]):
@@ -128,6 +134,8 @@ class NoteExtraction(ComparisonTask[RealNotes, NotesMethod]):
         rest, tests = split_notes(mtsamples(), settings.test)
         drawn = [rest[i] for i in np.random.default_rng(seed).permutation(len(rest))]
         weighing, rest = drawn[: settings.weighing], drawn[settings.weighing :]
+        if settings.validation:
+            tests, rest = rest[: settings.validation], rest[settings.validation :]
         rest = rest[: settings.few if partition == FEW else settings.train]
         parts = {site: rest[number :: len(SITES)] for number, site in enumerate(SITES)}
         parts["corrupted"] = [corrupted(note, seed) for note in parts[CORRUPTED]]
@@ -234,6 +242,8 @@ def _learner(unit: Unit[RealNotes, NotesMethod], site: SiteConfig) -> Any:
         chosen: dict[str, Any] = {"local_epochs": settings.encoder_epochs}
     else:
         chosen = {"preset": "instruct", "local_epochs": settings.epochs, "decoding": settings.decoding}
+        if unit.own.lr is not None:
+            chosen["optimiser"] = {"lr": unit.own.lr}
     return build_learner(unit.own.learner, chosen, site, unit.seed)
 
 
