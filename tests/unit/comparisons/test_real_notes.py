@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,11 +11,13 @@ import pytest
 
 from medflare.core.errors import DataError
 from medflare.core.json_lines import write_lines
+from medflare.data.records import Note
 from medflare.evaluation.extraction_metrics import quick_extraction_metrics
 from medflare.evaluation.extraction_predictions import ScoredDocument
 from method_comparison.comparison_table import comparison_table
 from method_comparison.configuration import Selection
 from method_comparison.runner import Comparison
+from method_comparison.tasks import real_notes
 from method_comparison.tasks.extraction_scores import PREDICTIONS, SCORES, own_score, score
 from method_comparison.tasks.note_counts import (
     counts_file,
@@ -23,7 +26,7 @@ from method_comparison.tasks.note_counts import (
     write_counts,
     write_documents,
 )
-from method_comparison.tasks.real_notes import FEW, METRICS, NoteExtraction, RealNotes
+from method_comparison.tasks.real_notes import ENTITIES, FEW, METRICS, SITES, NoteExtraction, RealNotes
 
 FEVER = {"label": "problem", "spans": [[3, 8]]}
 COUGH = {"label": "problem", "spans": [[10, 15]]}
@@ -139,3 +142,25 @@ def test_where_the_encoder_lies_is_no_part_of_a_result(tmp_path: Path) -> None:
     assert here.fingerprint("encoder") == there.fingerprint("encoder")
     other = replace(here, settings=here.settings.model_copy(update={"rounds": 9}))
     assert here.fingerprint("encoder") != other.fingerprint("encoder")
+
+
+def test_validation_notes_train_nobody_and_are_none_of_the_test_notes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rate that is chosen on them can then be tested on notes that had no say in it."""
+    notes = [Note(f"n{number:02}", f"Note {number}.") for number in range(40)]
+    monkeypatch.setattr(real_notes, "mtsamples", lambda: notes)
+    task, seen = NoteExtraction(), {}
+    for count in (0, 6):
+        settings = RealNotes(train=40, test=8, new_site=0, validation=count)
+        task.prepare(settings, ENTITIES, 1, tmp_path / str(count))
+        seen[count] = {
+            name: {json.loads(line)["doc_id"] for line in file.read_text().splitlines()}
+            for name in (*SITES, "weighing", "test")
+            for file in [tmp_path / str(count) / f"{ENTITIES}-1" / name / "notes.jsonl"]
+        }
+    training = {count: set().union(*(found[site] for site in SITES)) for count, found in seen.items()}
+    assert len(seen[6]["test"]) == 6
+    assert seen[6]["test"] <= training[0], "of those that train otherwise"
+    assert training[6] == training[0] - seen[6]["test"]
+    assert seen[6]["weighing"] == seen[0]["weighing"]
