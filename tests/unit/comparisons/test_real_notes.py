@@ -148,7 +148,7 @@ def test_validation_notes_train_nobody_and_are_none_of_the_test_notes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rate that is chosen on them can then be tested on notes that had no say in it."""
-    notes = [Note(f"n{number:02}", f"Note {number}.") for number in range(40)]
+    notes = [Note(note_id=f"n{number:02}", text=f"Note {number}.") for number in range(40)]
     monkeypatch.setattr(real_notes, "mtsamples", lambda: notes)
     task, seen = NoteExtraction(), {}
     for count in (0, 6):
