@@ -7,12 +7,13 @@ import fcntl
 import hashlib
 import json
 import math
+import shutil
 import subprocess
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from method_comparison.configuration import SCHEMA, Configuration, Selection, kn
 from method_comparison.result import Result, ResultStore
 from method_comparison.tasks import make_task
 from method_comparison.tasks.base import AnyTask, Unit
+from method_comparison.tasks.needed import NotHereError
 
 
 @dataclass(frozen=True)
@@ -128,10 +130,18 @@ def digest(data: Any) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
+@dataclass(frozen=True)
+class NotTrained:
+    """Units that failed, and units that need what is not on this machine."""
+
+    failed: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+
 def run_units(
     comparison: Comparison, out: Path, minutes: float | None = None, say: Callable[[str], None] = print
-) -> list[str]:
-    """Train every unit that is wanted and has no result; return those that failed.
+) -> NotTrained:
+    """Train every unit that is wanted and has no result; return those that were not trained.
 
     A unit that fails keeps what it wrote and its error in its .partial folder, and the others go on.
 
@@ -141,7 +151,7 @@ def run_units(
     Raises:
         ConfigError: a result that is there cannot be used; nothing was trained.
     """
-    store, failed, began = ResultStore(out, comparison.name), list[str](), time.monotonic()
+    store, found, began = ResultStore(out, comparison.name), NotTrained(), time.monotonic()
     comparison.results(store)
     comparison.check()
     for partition, method, seed in comparison.units():
@@ -156,14 +166,19 @@ def run_units(
                 result = train_unit(
                     comparison, (partition, method, seed), comparison.shared_folder(out), partial
                 )
+            except NotHereError as error:
+                shutil.rmtree(partial)
+                found.left_out.append(told)
+                say(f"{told}: left out: {error}")
+                continue
             except Exception as error:  # the comparison goes on without this unit
                 (partial / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
-                failed.append(told)
+                found.failed.append(told)
                 say(f"{told}: failed: {type(error).__name__}: {error}; see {partial}/error.txt")
                 continue
             store.complete(partial, result)
             say(f"{told}: {result.seconds:.0f} s")
-    return failed
+    return found
 
 
 def train_unit(comparison: Comparison, unit: tuple[str, str, int], shared: Path, folder: Path) -> Result:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from medflare.core.errors import ConfigError
 from medflare.data.load import load_cohort
 from medflare.data.records import Note
 from medflare.data.settings.cohort import CohortConfig, SplitConfig
 from medflare.data.settings.label_maps import mapping_of, targets
 from medflare.data.settings.site import SiteConfig
+from method_comparison.tasks.needed import public_data
 
 CLEAN, CORRUPTED, UNEVEN = "clean", "corrupted", "uneven"
 
@@ -171,18 +170,12 @@ def _read(name: str, cohort: CohortConfig) -> list[Note]:
 
 def _corpus(name: str) -> CohortConfig:
     """Return a corpus as published, with its label map."""
-    if "MEDFLARE_DATA" not in os.environ:
-        raise ConfigError(
-            "MEDFLARE_DATA is not set: export the folder that holds ie/mtsamples_brat, ie/maccrobat, ie/chia "
-            "and ie/phee."
-        )
-    root = Path(os.environ["MEDFLARE_DATA"]) / "ie"
     if name == "mtsamples":
+        folder = "ie/mtsamples_brat/train"
         shares = SplitConfig(train=0.75, val=0.25, test=0.0, seed=0)
-        return CohortConfig(
-            format="brat", root=root / "mtsamples_brat" / "train", split=shares, label_map=name
-        )
-    return CohortConfig(format="notes_jsonl", root=root / name, label_map=name)
+        return CohortConfig(format="brat", root=public_data(folder) / folder, split=shares, label_map=name)
+    folder = f"ie/{name}"
+    return CohortConfig(format="notes_jsonl", root=public_data(folder) / folder, label_map=name)
 
 
 def _write_part(folder: Path, corpus: str, notes: Sequence[Note]) -> None:

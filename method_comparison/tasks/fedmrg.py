@@ -7,7 +7,6 @@ tests/federation) and writes its predictions; scores are made from these alone.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -15,14 +14,13 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from medflare.core.config import Settings
-from medflare.core.errors import ConfigError
-from medflare.core.model_folders import stored_model
 from medflare.core.presets import merge_settings
 from medflare.data.settings.site import BackboneConfig, SiteConfig, load_site_file
 from medflare.tasks.prediction_files import read_predictions
 from method_comparison.comparison_table import Run
 from method_comparison.result import Measured
 from method_comparison.tasks.base import Column, ComparisonTask, Unit
+from method_comparison.tasks.needed import added_model, public_data
 from method_comparison.tasks.prediction_scores import averaged, patients, scored_reports
 from method_comparison.tasks.untrained_reports import Untrained, trains_nothing, write_untrained
 
@@ -198,19 +196,18 @@ def read_sites(shared: Path, partition: str, model: str | None = None) -> dict[s
         model: name of the language model that all have; None for the embedded one.
 
     Raises:
-        ConfigError: the real sites are wanted, and MEDFLARE_DATA is not set; or there is no such model.
+        NotHereError: the data of the real sites, or the model, are not on this machine.
     """
     sites = _sites_of(shared, partition)
     if model is None:
         return sites
-    backbone = BackboneConfig(folder=stored_model(model))
+    backbone = BackboneConfig(folder=added_model(model))
     return {name: site.model_copy(update={"backbone": backbone}) for name, site in sites.items()}
 
 
 def _sites_of(shared: Path, partition: str) -> dict[str, SiteConfig]:
     if partition == "real":
-        if not os.environ.get("MEDFLARE_DATA"):
-            raise ConfigError("MEDFLARE_DATA is not set: export the folder that holds cxr_multisite/.")
+        public_data("cxr_multisite")
         return {name: site for name, site in load_site_file(REAL).items() if name in PARTICIPANTS["real"]}
     demo = load_site_file(shared / "cohorts" / "site.yaml")
     if partition == "all":

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,8 @@ from typing import Any
 from pydantic import Field
 
 from medflare.core.config import Settings
-from medflare.core.errors import ConfigError
 from medflare.data.settings.site import SiteConfig, load_site_file
+from method_comparison.tasks.needed import public_data
 
 REAL_SITES = Path(__file__).parents[2] / "jobs" / "fedtar" / "sites" / "cxr_multisite.yaml"
 REAL_VISITS = 2
@@ -86,10 +85,10 @@ def read_sites(settings: VisitsSettings, partition: str, shared: Path) -> dict[s
     """Return the sites that train.
 
     Raises:
-        ConfigError: the real hospitals are wanted, and MEDFLARE_DATA is not set.
+        NotHereError: the real hospitals are wanted, and their data are not on this machine.
     """
-    if partition == "real" and not os.environ.get("MEDFLARE_DATA"):
-        raise ConfigError("MEDFLARE_DATA is not set: export the folder that holds cxr_multisite/.")
+    if partition == "real":
+        public_data("cxr_multisite")
     found = load_site_file(REAL_SITES if partition == "real" else shared / "cohorts" / "site.yaml")
     return {name: site for name, site in found.items() if name != "server"}
 

@@ -8,7 +8,6 @@ three publishers of cxr_multisite. All methods start from one folder that fedvit
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +18,6 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from medflare.core.config import Settings
-from medflare.core.errors import ConfigError
 from medflare.data.settings.site import SiteConfig, load_site_file
 from medflare.evaluation.meteor import meteor
 from medflare.evaluation.predictions import Prediction
@@ -29,6 +27,7 @@ from medflare.tasks.prediction_files import read_predictions
 from method_comparison.comparison_table import Run
 from method_comparison.result import Measured
 from method_comparison.tasks.base import Column, ComparisonTask, ShownRow, Unit
+from method_comparison.tasks.needed import public_data
 from method_comparison.tasks.prediction_scores import scored_reports
 
 SHARES = {"site-1": 0.4, "site-2": 0.3, "site-3": 0.2, "site-4": 0.1}
@@ -198,8 +197,8 @@ def write_hospitals(folder: Path, patients: int) -> None:
 
 def read_sites(shared: Path, partition: str) -> dict[str, SiteConfig]:
     """Return the sites, with the pretrained folder as their backbone."""
-    if partition == "real" and not os.environ.get("MEDFLARE_DATA"):
-        raise ConfigError("MEDFLARE_DATA is not set: export the folder that holds cxr_multisite/.")
+    if partition == "real":
+        public_data("cxr_multisite")
     found = load_site_file(REAL if partition == "real" else shared / "cohorts" / "site.yaml")
     backbone = {"folder": shared / "backbone", "precision": "fp32"}
     return {

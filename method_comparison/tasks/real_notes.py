@@ -8,7 +8,6 @@ adapter's first values and the order of the data. Notes of another corpus (MACCR
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,9 +18,7 @@ import numpy as np
 from pydantic import Field
 
 from medflare.core.config import Settings
-from medflare.core.errors import ConfigError
 from medflare.core.inventory import ENTITY_TYPES
-from medflare.core.model_folders import stored_model
 from medflare.data.load import load_cohort
 from medflare.data.notes.note_writers import notes_row
 from medflare.data.records import Note
@@ -33,6 +30,7 @@ from method_comparison.comparison_table import Run
 from method_comparison.result import Measured
 from method_comparison.tasks.base import Column, ComparisonTask, Unit
 from method_comparison.tasks.extraction_training import make_plans
+from method_comparison.tasks.needed import NotHereError, added_model, public_data
 from method_comparison.tasks.note_counts import scores_by_note, was_tested, write_documents
 
 SITES = ("site-1", "site-2", "site-3")
@@ -170,21 +168,17 @@ class NoteExtraction(ComparisonTask[RealNotes, NotesMethod]):
 # ---- notes -----------------------------------------------------------------------------------------------
 
 
-def _root() -> Path:
-    if "MEDFLARE_DATA" not in os.environ:
-        raise ConfigError("set MEDFLARE_DATA to the folder that holds ie/mtsamples_brat and ie/maccrobat.")
-    return Path(os.environ["MEDFLARE_DATA"]) / "ie"
-
-
 def mtsamples() -> list[Note]:
     """Return the annotated notes of MTSamples, in order of name."""
-    cohort = CohortConfig(format="brat", root=_root() / "mtsamples_brat" / "train", label_map="mtsamples")
+    folder = "ie/mtsamples_brat/train"
+    cohort = CohortConfig(format="brat", root=public_data(folder) / folder, label_map="mtsamples")
     return sorted(load_cohort(SiteConfig(name="x", cohort=(cohort,))).notes, key=lambda note: note.note_id)
 
 
 def maccrobat() -> list[Note]:
     """Return the development notes of MACCROBAT, mapped to the inventory, in order of name."""
-    cohort = CohortConfig(format="notes_jsonl", root=_root() / "maccrobat", label_map="maccrobat")
+    folder = "ie/maccrobat"
+    cohort = CohortConfig(format="notes_jsonl", root=public_data(folder) / folder, label_map="maccrobat")
     notes = [
         note for note in load_cohort(SiteConfig(name="x", cohort=(cohort,))).notes if note.split == "val"
     ]
@@ -226,7 +220,9 @@ def _site(unit: Unit[RealNotes, NotesMethod], name: str, *folders: str, **more: 
     """Return a site that reads some of the shared folders, with the model of the method."""
     base, settings = unit.shared / f"{unit.partition}-{unit.seed}", unit.settings
     encoder = unit.own.learner == "token_classification"
-    folder = settings.encoder if encoder else stored_model(settings.model)
+    folder = settings.encoder if encoder else added_model(settings.model)
+    if folder is None:
+        raise NotHereError("the row needs an encoder: --set encoder=FOLDER, of all-MiniLM-L6-v2.")
     if unit.partition == ENTITIES:
         more = {"tasks": ("ner",)} | more
     cohorts = tuple(CohortConfig(format="notes_jsonl", root=base / part, **more) for part in folders)

@@ -132,10 +132,12 @@ def run(
         seeds=None if seeds is None else tuple(map(int, seeds.split(","))),
     )
     chosen = Comparison.of(comparison.stem, read_configuration(comparison.stem, comparison.parent), wanted)
-    failed = run_units(chosen, out, minutes, typer.echo)
+    not_trained = run_units(chosen, out, minutes, typer.echo)
     typer.echo(str(write_page(chosen, out, out / "pages")))
-    if failed:
+    if failed := not_trained.failed:
         raise RunError(f"{len(failed)} unit(s) failed: {', '.join(failed)}; see error.txt in their folders.")
+    if left_out := not_trained.left_out:
+        raise ConfigError(f"{len(left_out)} unit(s) need what is not on this machine: {', '.join(left_out)}.")
 
 
 def _training_reports(folder: Path) -> Iterator[str]:

@@ -18,7 +18,9 @@ from method_comparison.comparison_table import comparison_table
 from method_comparison.configuration import Selection
 from method_comparison.runner import Comparison
 from method_comparison.tasks import real_notes
+from method_comparison.tasks.base import Unit
 from method_comparison.tasks.extraction_scores import PREDICTIONS, SCORES, own_score, score
+from method_comparison.tasks.needed import NotHereError
 from method_comparison.tasks.note_counts import (
     counts_file,
     joined,
@@ -164,3 +166,19 @@ def test_validation_notes_train_nobody_and_are_none_of_the_test_notes(
     assert seen[6]["test"] <= training[0], "of those that train otherwise"
     assert training[6] == training[0] - seen[6]["test"]
     assert seen[6]["weighing"] == seen[0]["weighing"]
+
+
+def test_a_row_of_an_encoder_is_left_out_without_its_weights(tmp_path: Path) -> None:
+    """Without a folder the learner would begin from random words, under the name of MiniLM."""
+    comparison = Comparison.read("few_real_notes", Selection())
+    unit = Unit(
+        method="encoder",
+        partition=FEW,
+        seed=0,
+        settings=comparison.settings,
+        own=comparison.own["encoder"],
+        shared=tmp_path,
+        folder=tmp_path,
+    )
+    with pytest.raises(NotHereError, match="--set encoder=FOLDER"):
+        NoteExtraction().train(unit)

@@ -20,8 +20,9 @@ from method_comparison.comparison_table import Run
 from method_comparison.configuration import Selection, names, read_configuration
 from method_comparison.page import write_page
 from method_comparison.result import FILE, Measured, ResultStore
-from method_comparison.runner import Comparison, run_units
+from method_comparison.runner import Comparison, NotTrained, run_units
 from method_comparison.tasks.base import Column, ComparisonTask, Unit
+from method_comparison.tasks.needed import NotHereError, added_model, public_data
 from method_comparison.time_to_target import median, restricted_mean, time_to_target
 
 
@@ -32,6 +33,7 @@ class ToySettings(Settings):
 class ToyMethod(Settings):
     gain: float = 0.0
     fails: bool = False
+    needs: str = ""
 
 
 class Toy(ComparisonTask[ToySettings, ToyMethod]):
@@ -50,6 +52,8 @@ class Toy(ComparisonTask[ToySettings, ToyMethod]):
         (unit.folder / "predictions").write_text(f"{unit.own.gain}")
         if unit.own.fails:
             raise RuntimeError("no convergence")
+        if unit.own.needs:
+            public_data(unit.own.needs)
         Toy.trained.append((unit.method, unit.seed))
         score = 0.4 + unit.own.gain + 0.001 * unit.seed
         return Measured(
@@ -133,9 +137,9 @@ def test_a_seed_asked_for_twice_is_refused(tmp_path: Path) -> None:
 
 def test_units_train_once_and_the_next_run_goes_on(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert run_units(Comparison.read("toy", Selection(seeds=(0,))), out) == []
+    assert run_units(Comparison.read("toy", Selection(seeds=(0,))), out) == NotTrained()
     assert Toy.trained == [("plain", 0), ("better", 0)]
-    assert run_units(Comparison.read("toy", Selection(seeds=(0, 1))), out) == []
+    assert run_units(Comparison.read("toy", Selection(seeds=(0, 1))), out) == NotTrained()
     assert Toy.trained[2:] == [("plain", 1), ("better", 1)]
     assert sorted(path.name for path in (out / "toy/all/plain").iterdir()) == ["0", "0.lock", "1", "1.lock"]
 
@@ -155,10 +159,57 @@ def test_a_unit_that_fails_is_named_and_the_others_go_on(tmp_path: Path) -> None
         tmp_path, changed(methods={**GIVEN["methods"], "plain": {"title": "P", "settings": {"fails": True}}})
     )
     comparison, lines = Comparison.read("toy", Selection(seeds=(0,))), list[str]()
-    assert run_units(comparison, tmp_path / "out", say=lines.append) == ["all plain seed 0"]
+    not_trained = run_units(comparison, tmp_path / "out", say=lines.append)
+    assert not_trained == NotTrained(failed=["all plain seed 0"], left_out=[])
     assert Toy.trained == [("better", 0)]
     assert "no convergence" in lines[0]
     assert "RuntimeError" in (tmp_path / "out/toy/all/plain/0.partial/error.txt").read_text()
+
+
+def needing(folder: Path, name: str) -> dict[str, Any]:
+    plain = {"title": "P", "settings": {"needs": name}}
+    given = changed(methods={**GIVEN["methods"], "plain": plain})
+    write(folder, given)
+    return given
+
+
+def test_a_unit_whose_data_are_not_here_is_left_out_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needing(tmp_path, "ie/notes")
+    monkeypatch.delenv("MEDFLARE_DATA", raising=False)
+    comparison, lines = Comparison.read("toy", Selection(seeds=(0,))), list[str]()
+    not_trained = run_units(comparison, tmp_path / "out", say=lines.append)
+    assert not_trained == NotTrained(failed=[], left_out=["all plain seed 0"])
+    assert lines[0] == (
+        "all plain seed 0: left out: MEDFLARE_DATA is not set: export the folder that holds ie/notes."
+    )
+    assert [path.name for path in (tmp_path / "out/toy/all/plain").iterdir()] == ["0.lock"]
+    monkeypatch.setenv("MEDFLARE_DATA", str(tmp_path))
+    (tmp_path / "ie/notes").mkdir(parents=True)
+    assert run_units(comparison, tmp_path / "out") == NotTrained()
+    assert Toy.trained == [("better", 0), ("plain", 0)]
+
+
+def test_what_is_not_here_is_an_error_for_one_comparison_and_none_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    needing(tmp_path, "ie/notes")
+    monkeypatch.setattr("method_comparison.__main__.names", lambda: ["toy"])
+    monkeypatch.setenv("MEDFLARE_DATA", str(tmp_path))
+    arguments = ["--seeds", "0", "--out", str(tmp_path / "out")]
+    assert main(["run", "toy", *arguments]) == 2
+    assert "1 unit(s) left out, which need what is not here: toy all plain seed 0" in capsys.readouterr().out
+    assert main(["run", "all", *arguments]) == 0
+    assert "and has no folder ie/notes; expected ie/notes" in capsys.readouterr().out
+
+
+def test_a_model_that_is_not_here_says_how_it_is_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEDFLARE_MODELS", str(tmp_path))
+    with pytest.raises(NotHereError, match=r"no model 'smollm2' on this machine.*medflare models add"):
+        added_model("smollm2")
 
 
 def test_a_unit_that_another_process_trains_is_left_to_it(tmp_path: Path) -> None:
