@@ -67,3 +67,10 @@ def test_the_noise_for_an_epsilon_reaches_it_and_hardly_less_does_not() -> None:
     assert noise == pytest.approx(0.964, abs=0.002)
     assert epsilon([Mechanism(noise=noise, rate=0.05, steps=400)], 1e-5) <= 8.0
     assert epsilon([Mechanism(noise=noise - 2e-3, rate=0.05, steps=400)], 1e-5) > 8.0
+
+
+def test_the_noise_is_that_of_the_accountant_that_was_asked_for() -> None:
+    """The tighter accountant needs less noise for the same epsilon."""
+    noise = noise_for(8.0, 1e-5, 0.05, 400, "prv", digits=0.02)
+    assert noise < noise_for(8.0, 1e-5, 0.05, 400, digits=0.02)
+    assert epsilon([Mechanism(noise=noise, rate=0.05, steps=400)], 1e-5, "prv") <= 8.0

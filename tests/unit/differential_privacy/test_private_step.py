@@ -77,6 +77,12 @@ def test_the_cap_on_records_draws_each_of_a_patients_records_alike() -> None:
     assert np.bincount(seen) / 3000 == pytest.approx(np.full(4, 0.5), abs=0.04)
 
 
+def test_a_patient_without_records_is_sampled_and_those_after_it_as_well() -> None:
+    settings, source = PrivacySettings(sample_rate=1), random(8)
+    assert sample_patients([[], [0], [], [1, 2]], settings, source)[0] == [0]
+    assert len(sample_patients([[], [0], [], [1, 2]], settings, source)) == 2
+
+
 # ---- the step ----------------------------------------------------------------------------------------------
 
 
@@ -109,6 +115,16 @@ def test_a_step_without_any_patient_is_noise_alone() -> None:
     done = train_privately(training, settings, 3, random(4))
     assert (done.steps, done.sampled) == (3, 0)
     assert network.weight.std() > 0
+
+
+def test_a_round_counts_the_patients_of_all_its_steps_and_those_that_were_clipped() -> None:
+    """They stay at the site, where they say whether the norm is chosen well."""
+    _, training = linear_training(1.0, [[0], [1], [2]])
+    norm = 5000**0.5  # of the gradient of one row
+    for clip, clipped in ((2 * norm, 0), (norm / 2, 9)):
+        settings = PrivacySettings(noise_multiplier=1e-9, clip_norm=clip, sample_rate=1.0)
+        done = train_privately(training, settings, 3, random(9))
+        assert (done.steps, done.sampled, done.clipped) == (3, 9, clipped)
 
 
 def weights_after_dropout() -> torch.Tensor:
