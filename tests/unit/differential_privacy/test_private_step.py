@@ -71,10 +71,12 @@ def test_every_patient_is_in_a_step_with_the_sample_rate_and_by_itself() -> None
     assert counts.sum(1).var() == pytest.approx(20 * 0.3 * 0.7, rel=0.15)  # a fixed batch size has none
 
 
-def test_the_cap_on_records_draws_each_of_a_patients_records_alike() -> None:
-    settings, source = PrivacySettings(sample_rate=1, records_per_patient=2), random(2)
-    seen = [row for _ in range(3000) for row in sample_patients([[0, 1, 2, 3], []], settings, source)[0]]
-    assert np.bincount(seen) / 3000 == pytest.approx(np.full(4, 0.5), abs=0.04)
+@pytest.mark.parametrize(("records", "most"), [(4, 2), (3, 2), (2, 1)])
+def test_the_cap_on_records_draws_each_of_a_patients_records_alike(records: int, most: int) -> None:
+    settings, source = PrivacySettings(sample_rate=1, records_per_patient=most), random(2)
+    patients = [list(range(records)), []]
+    seen = [row for _ in range(3000) for row in sample_patients(patients, settings, source)[0]]
+    assert np.bincount(seen) / 3000 == pytest.approx(np.full(records, most / records), abs=0.04)
 
 
 def test_a_patient_without_records_is_sampled_and_those_after_it_as_well() -> None:
