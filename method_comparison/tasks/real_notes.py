@@ -41,6 +41,8 @@ ENTITIES = "entities"
 """Partitions: all notes with both tasks, few notes with both, and all notes with entities alone."""
 ADAPTER = "adapter_model.safetensors"
 """In a unit's folder: what was trained, for `benchmarks/generation.py --adapter`."""
+RATE = 5e-4
+"""Of rows that name none. It is no part of their results' settings, so it stays what it was for the first."""
 METRICS = {
     "ner_strict_f1": "NER strict",
     "ner_lenient_f1": "NER lenient",
@@ -94,7 +96,7 @@ class NotesMethod(Settings):
         corrupted: most labels of one site's entities are wrong.
         exchanges: of updates in each round's passes over the notes, so that sites train less between two.
         precision: of the frozen model.
-        lr: None for the preset's.
+        lr: of the language model; None for RATE.
     """
 
     learner: Literal["fed_medlora", "token_classification"] = "fed_medlora"
@@ -238,8 +240,7 @@ def _learner(unit: Unit[RealNotes, NotesMethod], site: SiteConfig) -> Any:
         chosen: dict[str, Any] = {"local_epochs": settings.encoder_epochs}
     else:
         chosen = {"preset": "instruct", "local_epochs": settings.epochs, "decoding": settings.decoding}
-        if unit.own.lr is not None:
-            chosen["optimiser"] = {"lr": unit.own.lr}
+        chosen["optimiser"] = {"lr": unit.own.lr or RATE}
     return build_learner(unit.own.learner, chosen, site, unit.seed)
 
 
