@@ -26,7 +26,7 @@ class MethodRow(Settings):
 
     Attributes:
         settings: what this method changes; the task's `method_settings` says which keys there are.
-        against: the method it is compared with; None: the comparison's `reference`.
+        against: the method it is compared with; None: the comparison's `reference`; itself: none.
     """
 
     title: str = Field(min_length=1)
