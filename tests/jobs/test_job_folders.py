@@ -96,7 +96,7 @@ def test_a_preset_takes_the_place_of_the_jobs_settings_and_options_come_on_top()
     chosen = {"preset": "instruct", "settings.optimiser.batch": 4, "num_rounds": 7}
     real = override(replace(job, settings={**job.settings, "variant": "freeze_a"}), chosen)
     settings = get_method("fed_medlora").resolve(real.settings)
-    assert (settings.optimiser.lr, settings.optimiser.batch, settings.lora.lora_alpha) == (5e-4, 4, 32)
+    assert (settings.optimiser.lr, settings.optimiser.batch, settings.lora.lora_alpha) == (1e-3, 4, 32)
     assert settings.variant == "freeze_a", "which method it is does not change"
     assert (real.controller["num_rounds"], real.controller["deadline"]) == (4 * 7, 6 * 3600.0)
     paper = override(job, {"preset": "paper"})

@@ -51,7 +51,7 @@ def test_jobs_fed_medlora_with_a_model_of_ones_own(model: str, tmp_path: Path, w
     record = RunRecord.model_validate_json(after_run.locate(run).read_text(encoding="utf-8"))
     settings = record.configuration["settings"]
     assert (record.status, settings["preset"]) == ("completed", "instruct")
-    assert settings["optimiser"]["lr"] == 5e-4, "not the embedded model's rate, which the job's own file has"
+    assert settings["optimiser"]["lr"] == 1e-3, "not the embedded model's rate, which the job's own file has"
     (tmp_path / "note.txt").write_text("Severe chest pain since Monday. Given aspirin 81 mg daily.\n")
     answer("extract", tmp_path / "note.txt", "-r", run, "--format", "jsonl", "--out", tmp_path / "out")
     json.loads(next((tmp_path / "out").glob("*.jsonl")).read_text(encoding="utf-8").splitlines()[0])
