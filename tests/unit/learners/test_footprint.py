@@ -102,5 +102,21 @@ def test_no_weight_is_loaded_and_no_memory_taken_for_a_model_of_seven_billion(tm
     assert 30e9 < result.total < 120e9
 
 
+def test_a_packed_model_of_eight_billion_is_estimated_above_what_a_gpu_took(tmp_path: Path) -> None:
+    """docs/how-to/preflight.md: 11.8 GB on the card, of which weights 5.70; an H200 took 9.63 and 5.70."""
+    from transformers import LlamaConfig
+
+    sizes = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 128256}
+    LlamaConfig(
+        **sizes, num_key_value_heads=8, intermediate_size=14336, max_position_embeddings=8192
+    ).save_pretrained(tmp_path)
+    backbone = SITE.backbone.model_copy(update={"folder": tmp_path, "precision": "nf4"})
+    site = SITE.model_copy(update={"backbone": backbone})
+    result = footprint("fed_medlora", {"preset": "paper", "max_tokens": 800}, site)
+    assert result is not None
+    assert result.frozen == pytest.approx(5.70e9, rel=0.002)
+    assert result.total - result.runtime - result.exchange == pytest.approx(11.8e9, rel=0.01)
+
+
 def test_virtual_tokens_have_no_estimate() -> None:
     assert footprint("fed_medlora", {"peft": {"method": "prompt", "tokens": 8}}, SITE) is None
