@@ -97,6 +97,7 @@ class NotesMethod(Settings):
         exchanges: of updates in each round's passes over the notes, so that sites train less between two.
         precision: of the frozen model.
         lr: of the language model; None for RATE.
+        cosine_over: what the rate falls over, each exchange or the run.
     """
 
     learner: Literal["fed_medlora", "token_classification"] = "fed_medlora"
@@ -109,6 +110,7 @@ class NotesMethod(Settings):
     exchanges: int = Field(default=1, ge=1, exclude_if=lambda value: value == 1)
     precision: Literal["auto", "nf4"] = Field(default="auto", exclude_if=lambda value: value == "auto")
     lr: float | None = Field(default=None, gt=0, exclude_if=lambda value: value is None)
+    cosine_over: Literal["round", "run"] = Field(default="round", exclude_if=lambda value: value == "round")
 
 
 class NoteExtraction(ComparisonTask[RealNotes, NotesMethod]):
@@ -240,7 +242,7 @@ def _learner(unit: Unit[RealNotes, NotesMethod], site: SiteConfig) -> Any:
         chosen: dict[str, Any] = {"local_epochs": settings.encoder_epochs}
     else:
         chosen = {"preset": "instruct", "local_epochs": settings.epochs, "decoding": settings.decoding}
-        chosen["optimiser"] = {"lr": unit.own.lr or RATE}
+        chosen["optimiser"] = {"lr": unit.own.lr or RATE, "cosine_over": unit.own.cosine_over}
     return build_learner(unit.own.learner, chosen, site, unit.seed)
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,28 @@ def cosine(progress: float, warmup: float = 0.0) -> float:
 def rate_factor(schedule: str, progress: float, warmup: float) -> float:
     """Return the rate's factor at `progress` in [0, 1]: of a cosine, or constant after the warm-up."""
     return cosine(progress, warmup) if schedule == "cosine" or progress < warmup else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class CosinePart:
+    """What a round has of a warm-up and a cosine: all of it, or its share of the run's.
+
+    Attributes:
+        begin, end: progress in [0, 1] along the cosine before and after the round.
+        warmup: share of the whole cosine with a rising rate.
+    """
+
+    begin: float = 0.0
+    end: float = 1.0
+    warmup: float = 0.0
+
+    @property
+    def is_whole(self) -> bool:
+        return (self.begin, self.end) == (0.0, 1.0)
+
+    def factor(self, progress: float) -> float:
+        """Return the rate's factor at `progress` in [0, 1] of the round."""
+        return cosine(self.begin + progress * (self.end - self.begin), self.warmup)
 
 
 def take_step(optimiser: torch.optim.Optimizer, loss: Tensor, clip_norm: float | None) -> None:

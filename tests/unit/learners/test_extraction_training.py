@@ -19,8 +19,10 @@ import torch
 from extraction_sites import PLAN, SMALL, make, site
 
 from medflare.core.errors import UpdateError
+from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
 from medflare.learners.extraction.learner import ExtractionLearner
+from medflare.learners.optim import CosinePart
 from medflare.learners.text_task.settings import OptimiserSettings
 from medflare.learners.text_task.training import RoundTrainer, train_round
 from medflare.models.adapters.base import GENERIC
@@ -42,19 +44,29 @@ def cut(learner: ExtractionLearner, count: int) -> list[list[Any]]:
     return [rows[2 * i : 2 * i + 2] for i in range(count)]
 
 
-def by_hand(learner: ExtractionLearner, batches: list[list[Any]], settings: OptimiserSettings) -> State:
+def of_round(step: int, steps: int, warmup: float) -> float:
+    """The rate's factor in a cosine of the round's own, as transformers has it."""
+    warm = round(warmup * steps)
+    return step / warm if step < warm else 0.5 + 0.5 * math.cos(math.pi * (step - warm) / (steps - warm))
+
+
+def of_run(step: int, steps: int, warmup: float) -> float:
+    """The rate's factor in the second of three rounds of one cosine."""
+    along = (1 + step / steps) / 3
+    if along < warmup:
+        return along / warmup
+    return 0.5 + 0.5 * math.cos(math.pi * (along - warmup) / (1 - warmup))
+
+
+def by_hand(
+    learner: ExtractionLearner, batches: list[list[Any]], settings: OptimiserSettings, rate: Any = of_round
+) -> State:
     """AdamW, linear warm-up, cosine to zero, clipping, and the mean over the batches of a step."""
     parts = [batches[i : i + settings.accumulate] for i in range(0, len(batches), settings.accumulate)]
-    warm = round(settings.warmup * len(parts))
     learning = learner.model.adapters.parameters(GENERIC)
     optimiser = torch.optim.AdamW(learning, settings.lr, weight_decay=settings.weight_decay)
     for step, part in enumerate(parts):
-        rate = (
-            step / warm
-            if step < warm
-            else 0.5 + 0.5 * math.cos(math.pi * (step - warm) / (len(parts) - warm))
-        )
-        optimiser.param_groups[0]["lr"] = settings.lr * rate
+        optimiser.param_groups[0]["lr"] = settings.lr * rate(step, len(parts), settings.warmup)
         optimiser.zero_grad()
         for batch in part:
             total, count = learner.model.loss(batch)
@@ -64,14 +76,18 @@ def by_hand(learner: ExtractionLearner, batches: list[list[Any]], settings: Opti
     return learner.model.adapters.state(GENERIC)
 
 
+@pytest.mark.parametrize(("cosine_over", "rate"), [("round", of_round), ("run", of_run)])
 @pytest.mark.parametrize(("count", "accumulate"), [(3, 1), (4, 2), (3, 2)])
-def test_a_round_is_a_plain_adamw_loop(learner: ExtractionLearner, count: int, accumulate: int) -> None:
-    settings = OptimiserSettings(**SETTINGS, accumulate=accumulate)
+def test_a_round_is_a_plain_adamw_loop(
+    learner: ExtractionLearner, count: int, accumulate: int, cosine_over: Any, rate: Any
+) -> None:
+    settings = OptimiserSettings(**SETTINGS, accumulate=accumulate, cosine_over=cosine_over)
     before, batches = learner.model.adapters.state(GENERIC), cut(learner, count)
-    metrics = train_round(learner.model, batches, settings, 0, "site-1")
+    part = settings.cosine_part(RoundPlan(round=1, rounds=3))
+    metrics = train_round(learner.model, batches, settings, 0, "site-1", part)
     result = learner.model.adapters.state(GENERIC)
     learner.model.adapters.load(GENERIC, before)
-    expected = by_hand(learner, batches, settings)
+    expected = by_hand(learner, batches, settings, rate)
     for name in expected:
         moved = (expected[name] - before[name]).abs().max()
         assert (result[name] - expected[name]).abs().max() <= 1e-3 * moved + 1e-7, name
@@ -84,7 +100,7 @@ def test_gradient_checkpointing_changes_memory_and_not_the_update(learner: Extra
     for checkpointing in (False, True, True):
         learner.model.adapters.load(GENERIC, before)
         settings = OptimiserSettings(**SETTINGS, accumulate=2, gradient_checkpointing=checkpointing)
-        train_round(learner.model, batches, settings, 0, "site-1")
+        train_round(learner.model, batches, settings, 0, "site-1", CosinePart())
         states.append(learner.model.adapters.state(GENERIC))
     assert learner.model.backbone.model.is_gradient_checkpointing
     for name in before:
@@ -95,7 +111,7 @@ def test_gradient_checkpointing_changes_memory_and_not_the_update(learner: Extra
 
 def test_training_without_a_batch_is_refused(learner: ExtractionLearner) -> None:
     with pytest.raises(UpdateError, match="no training example"):
-        train_round(learner.model, [], OptimiserSettings(), 0, "site-1")
+        train_round(learner.model, [], OptimiserSettings(), 0, "site-1", CosinePart())
 
 
 def test_a_last_step_that_bursts_is_said(learner: ExtractionLearner, monkeypatch: Any) -> None:
@@ -104,7 +120,7 @@ def test_a_last_step_that_bursts_is_said(learner: ExtractionLearner, monkeypatch
 
     monkeypatch.setattr(RoundTrainer, "train", burst)
     with pytest.raises(UpdateError, match=r"not finite; nothing of this round was kept.*which is 0\.0002"):
-        train_round(learner.model, cut(learner, 1), OptimiserSettings(), 0, "site-1")
+        train_round(learner.model, cut(learner, 1), OptimiserSettings(), 0, "site-1", CosinePart())
 
 
 def test_a_round_leaves_files_streams_network_environment_and_random_numbers_alone(

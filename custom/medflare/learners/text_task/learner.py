@@ -22,6 +22,7 @@ from medflare.data.cohort import Cohort
 from medflare.data.load import load_cohort
 from medflare.data.settings.site import SiteConfig
 from medflare.learners.client_terms.base import Shared
+from medflare.learners.optim import CosinePart
 from medflare.learners.patient_rows import PatientRows
 from medflare.learners.text_task.records_learner import RecordsLearner
 from medflare.learners.text_task.settings import TextTaskSettings
@@ -163,21 +164,22 @@ class TextTaskLearner(RecordsLearner[SettingsT, Record, Sequenced]):
         self.terms.begin(plan)
         self._begin_training()
         patients, privacy = self.patients.of_site(self.site), self.patient_privacy
-        steps = privacy.steps(plan) if privacy else 0
+        steps, part = privacy.steps(plan) if privacy else 0, self.settings.optimiser.cosine_part(plan)
         return train_round_privately(
-            self.model, self.train_rows, patients, self.settings, steps, self.terms.watch
+            self.model, self.train_rows, patients, self.settings, steps, part, self.terms.watch
         )
 
     def _begin_training(self) -> None:
         self.adapter.use(train=True)
         self.model.backbone.model.train()
 
-    def train(self, batches: Sequence[Sequence[Sequenced]], seed: int) -> dict[str, float]:
+    def train(self, batches: Sequence[Sequence[Sequenced]], seed: int, part: CosinePart) -> dict[str, float]:
         # transformers' Trainer takes seconds to import
         from medflare.learners.text_task.training import train_round
 
         self._begin_training()
-        return train_round(self.model, batches, self.settings.optimiser, seed, self.site, self.terms.watch)
+        chosen, watch = self.settings.optimiser, self.terms.watch
+        return train_round(self.model, batches, chosen, seed, self.site, part, watch)
 
     def round_sums(self) -> State:
         sums: State = self.model.adapters.auxiliary_sums(len(self.train_rows))

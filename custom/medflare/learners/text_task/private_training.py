@@ -11,7 +11,7 @@ from torch import Tensor
 from medflare.core.secure_random import SecureRandom
 from medflare.differential_privacy.private_step import PrivateTraining
 from medflare.learners.client_terms import Watch, no_watch
-from medflare.learners.optim import adamw, rate_factor, scale_rates
+from medflare.learners.optim import CosinePart, adamw, scale_rates
 from medflare.learners.private_round import train_private_round
 from medflare.learners.text_task.settings import TextTaskSettings
 from medflare.models.text_model import Sequenced, TextModel
@@ -23,13 +23,15 @@ def train_round_privately(
     patients: Sequence[Sequence[int]],
     settings: TextTaskSettings,
     steps: int,
+    part: CosinePart,
     watch: Watch = no_watch,
     random: SecureRandom | None = None,
 ) -> dict[str, float]:
-    """Train whatever adapters are set to learn, with a new AdamW and one cosine over the round.
+    """Train whatever adapters are set to learn, with a new AdamW.
 
     Args:
         patients: positions in `rows` of each patient's.
+        part: what the round has of the cosine.
         random: of a test, for sampling and noise.
 
     Returns:
@@ -45,8 +47,8 @@ def train_round_privately(
     optimiser = adamw([(learned, chosen.lr)], chosen.weight_decay)
     watch(optimiser, steps)
 
-    def loss(part: Sequence[int]) -> Tensor:
-        return model.loss([rows[i] for i in part], alone=True)[0]
+    def loss(positions: Sequence[int]) -> Tensor:
+        return model.loss([rows[i] for i in positions], alone=True)[0]
 
     training = PrivateTraining(
         module=module,
@@ -54,7 +56,7 @@ def train_round_privately(
         loss=loss,
         chunk=chosen.step_size,
         optimiser=optimiser,
-        begin_step=lambda step, of: scale_rates(optimiser, rate_factor("cosine", step / of, chosen.warmup)),
+        begin_step=lambda step, of: scale_rates(optimiser, part.factor(step / of)),
     )
     rate = f"settings.optimiser.lr, which is {chosen.lr:g}"
     return train_private_round(training, settings.dp, steps, rate, random)

@@ -22,6 +22,7 @@ from medflare.core.tensors import State
 from medflare.core.update import Update
 from medflare.data.cohort import Cohort
 from medflare.learners.base import BaseLearner
+from medflare.learners.optim import CosinePart
 from medflare.learners.text_task.influence import SelfInfluence
 from medflare.learners.text_task.settings import RecordsSettings
 from medflare.learners.text_task.validation_texts import Known, digest_of, none_shared
@@ -142,8 +143,12 @@ class RecordsLearner(BaseLearner, Generic[SettingsT, Record, Row]):
         """Return the mean loss of rows with the weights as they are."""
 
     @abstractmethod
-    def train(self, batches: Sequence[Sequence[Row]], seed: int) -> dict[str, float]:
-        """Train once on each batch, with a new AdamW; return `loss`, `steps` and what was counted."""
+    def train(self, batches: Sequence[Sequence[Row]], seed: int, part: CosinePart) -> dict[str, float]:
+        """Train once on each batch, with a new AdamW; return `loss`, `steps` and what was counted.
+
+        Args:
+            part: what the round has of the cosine.
+        """
 
     def use(self) -> None:
         """Let the site's adapter compute."""
@@ -203,7 +208,7 @@ class RecordsLearner(BaseLearner, Generic[SettingsT, Record, Row]):
     # ---- training ----------------------------------------------------------------------------------------
 
     def fit(self, plan: RoundPlan) -> Update:
-        """Train one round; AdamW and its cosine start anew."""
+        """Train one round; AdamW starts anew, and its cosine unless the settings say otherwise."""
         started = time.monotonic()
         self.begin_round(plan)
         self.use()
@@ -222,7 +227,8 @@ class RecordsLearner(BaseLearner, Generic[SettingsT, Record, Row]):
         rows, size = self.train_rows, self.settings.optimiser.batch
         cut = batches(self._round_rows(plan), [len(row.ids) for row in rows], size, seed)
         self.terms.begin(plan)
-        return self.train([[rows[i] for i in part] for part in cut], seed)
+        cosine = self.settings.optimiser.cosine_part(plan)
+        return self.train([[rows[i] for i in batch] for batch in cut], seed, cosine)
 
     def _round_rows(self, plan: RoundPlan) -> list[int]:
         """Return the training rows that this round visits."""

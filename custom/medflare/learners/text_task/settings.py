@@ -10,7 +10,9 @@ from pydantic import Field, model_validator
 
 from medflare.core.config import Settings
 from medflare.core.method import MethodFacts, MethodSettings
+from medflare.core.plan import RoundPlan
 from medflare.differential_privacy.settings import PrivacySettings, private_settings_problem
+from medflare.learners.optim import CosinePart
 from medflare.learners.setting_types import NotNegative, Passes, PositiveCount, Rate, RoundShare
 from medflare.models.adapters.base import AdapterSettings
 from medflare.models.adapters.lora import ALL_PROJECTIONS, LoraChoice, LoraSettings
@@ -77,11 +79,14 @@ def text_task_facts(summary: str, source: str) -> MethodFacts:
 
 
 class AdamWSettings(Settings):
-    """AdamW with a linear warm-up and a cosine, anew in every round."""
+    """AdamW, anew in every round, with a linear warm-up and a cosine."""
 
     batch: PositiveCount = 64
     lr: Rate = 2e-4
-    warmup: RoundShare = 0.05
+    warmup: RoundShare = Field(0.05, description="share of the cosine with a rising rate")
+    cosine_over: Literal["round", "run"] = Field(
+        "round", description="round: rate and warm-up begin anew in every exchange. run: one cosine over all"
+    )
     weight_decay: NotNegative = 0.01
     clip_norm: Rate = 1.0
 
@@ -89,6 +94,13 @@ class AdamWSettings(Settings):
     def step_size(self) -> int:
         """Examples of one optimiser step."""
         return self.batch
+
+    def cosine_part(self, plan: RoundPlan) -> CosinePart:
+        """Return what a round has of the cosine."""
+        if self.cosine_over == "round":
+            return CosinePart(warmup=self.warmup)
+        rounds = max(plan.rounds, plan.round + 1)
+        return CosinePart(plan.round / rounds, (plan.round + 1) / rounds, self.warmup)
 
 
 class OptimiserSettings(AdamWSettings):

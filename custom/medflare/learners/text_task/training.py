@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One round of local training of a text model, by transformers' Trainer.
 
-Every round starts a new optimiser and a new cosine, as the released code of Fed-MedLoRA does.
+Every round starts a new optimiser and, unless the settings say otherwise, a new cosine, as the released code
+of Fed-MedLoRA does.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
@@ -24,6 +26,7 @@ from medflare.core.seeds import GENERATOR
 from medflare.core.task_progress import report_progress
 from medflare.learners.base import require_finite
 from medflare.learners.client_terms import Watch, no_watch
+from medflare.learners.optim import CosinePart
 from medflare.learners.text_task.data_parallel import share_of, sum_gradients, sum_over_ranks, world_size
 from medflare.learners.text_task.settings import OptimiserSettings
 from medflare.models.layer_placement import gpus_of
@@ -43,9 +46,11 @@ class RoundTrainer(Trainer):
         batches: Sequence[Sequence[Sequenced]],
         args: TrainingArguments,
         site: str,
+        part: CosinePart,
         watch: Watch = no_watch,
     ) -> None:
         self.text, self.batches, self.site, self.watch = text, list(batches), site, watch
+        self.part = part
         super().__init__(model=text.adapters.peft, args=args)
         self.remove_callback(PrinterCallback)
         self.add_callback(AfterStep(text.adapters))
@@ -62,6 +67,16 @@ class RoundTrainer(Trainer):
         if new:
             self.watch(optimiser, self.args.max_steps)
         return optimiser
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """Return the schedule of the rate: Trainer's own cosine, or the round's part of the run's."""
+        if self.part.is_whole:
+            return super().create_scheduler(num_training_steps, optimizer)
+        if self.lr_scheduler is None:
+            self.lr_scheduler = LambdaLR(
+                optimizer or self.optimizer, lambda step: self.part.factor(step / num_training_steps)
+            )
+        return self.lr_scheduler
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *unused: Any, **also_unused: Any) -> Tensor:
         """Return the mean over the answers' tokens of a batch, or this process's part of it."""
@@ -111,12 +126,14 @@ def train_round(
     settings: OptimiserSettings,
     seed: int,
     site: str,
+    part: CosinePart,
     watch: Watch = no_watch,
 ) -> dict[str, float]:
     """Train whatever adapters are set to learn on `batches` in their order, once.
 
     Args:
         site: named in errors.
+        part: of the cosine.
         watch: shown the optimiser before the first step.
 
     Returns:
@@ -132,7 +149,7 @@ def train_round(
         model.checkpoint_gradients()
     with exclusive_generators(gpus_of(model.adapters.peft)), tempfile.TemporaryDirectory() as folder:
         arguments = _arguments(folder, model, settings, steps, seed)
-        trainer = RoundTrainer(model, batches, arguments, site, watch)
+        trainer = RoundTrainer(model, batches, arguments, site, part, watch)
         trainer.train()
     _check_finite(model, settings)
     return {

@@ -22,6 +22,7 @@ from medflare.data.records import Note
 from medflare.data.settings.site import SiteConfig
 from medflare.learners.client_terms.base import Shared
 from medflare.learners.extraction.notes import LearnsFromNotes
+from medflare.learners.optim import CosinePart
 from medflare.learners.text_task.records_learner import RecordsLearner
 from medflare.learners.text_task.validation_texts import load_shared_texts
 from medflare.learners.token_classification.settings import METHOD, TaggerSettings
@@ -99,11 +100,10 @@ class TokenClassificationLearner(LearnsFromNotes, RecordsLearner[TaggerSettings,
     def live(self) -> Shared:
         return {n: p for n, p in self.tagger.named_parameters() if p.requires_grad}
 
-    def train(self, batches: Sequence[Sequence[Tagged]], seed: int) -> dict[str, float]:
+    def train(self, batches: Sequence[Sequence[Tagged]], seed: int, part: CosinePart) -> dict[str, float]:
+        chosen, watch = self.settings.optimiser, self.terms.watch
         with torch.random.fork_rng():
-            return train_round(
-                self.tagger, batches, self.settings.optimiser, seed, self.site, self.terms.watch
-            )
+            return train_round(self.tagger, batches, chosen, seed, self.site, part, watch)
 
     def mean_loss(self, rows: Sequence[Tagged]) -> float:
         """Return the mean loss per word of some rows."""

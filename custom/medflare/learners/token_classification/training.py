@@ -10,7 +10,7 @@ import torch
 from medflare.core.task_progress import with_progress
 from medflare.learners.base import require_finite
 from medflare.learners.client_terms import Watch, no_watch
-from medflare.learners.optim import adamw, cosine, scale_rates, take_step
+from medflare.learners.optim import CosinePart, adamw, scale_rates, take_step
 from medflare.learners.text_task.settings import AdamWSettings
 from medflare.models.tagger import Tagged, Tagger
 
@@ -21,12 +21,14 @@ def train_round(
     settings: AdamWSettings,
     seed: int,
     site: str,
+    part: CosinePart,
     watch: Watch = no_watch,
 ) -> dict[str, float]:
     """Train on `batches` in their order, once, with new moments; the tagger is in eval mode after.
 
     Args:
         site: named in errors.
+        part: of the cosine.
         watch: shown the optimiser before the first step.
 
     Returns:
@@ -42,7 +44,7 @@ def train_round(
     torch.manual_seed(seed)
     tagger.train()
     for step, batch in enumerate(with_progress(batches)):
-        scale_rates(optimiser, cosine(step / len(batches), settings.warmup))
+        scale_rates(optimiser, part.factor(step / len(batches)))
         total, count = tagger.loss(batch)
         loss = total / max(count, 1)
         require_finite(loss, setting="settings.optimiser.lr", records="notes", site=site)
