@@ -27,6 +27,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from full_wording import use_full_wording
 from medflare.core.data_order import batches
 from medflare.core.model_folders import stored_model
+from medflare.core.plan import RoundPlan
 from medflare.data.settings.cohort import CohortConfig, SplitConfig
 from medflare.data.settings.site import BackboneConfig, SiteConfig
 from medflare.learners.extraction.learner import ExtractionLearner, build
@@ -103,7 +104,8 @@ def train(learner: ExtractionLearner, steps: int, seed: int) -> None:
     chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).tolist()
     picked = [rows[i] for i in chosen[: steps * size]]
     cut = batches(list(range(len(picked))), [len(row.ids) for row in picked], size, seed)
-    print(learner.train([[picked[i] for i in part] for part in cut], seed), flush=True)
+    part = learner.settings.optimiser.cosine_part(RoundPlan(round=0, rounds=1))
+    print(learner.train([[picked[i] for i in batch] for batch in cut], seed, part), flush=True)
 
 
 def answer_with(learner: ExtractionLearner, way: str, batch: int) -> Extractor:

@@ -27,7 +27,7 @@ def rate_factor(schedule: str, progress: float, warmup: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class CosinePart:
-    """What a round has of a warm-up and a cosine: all of it, or its share of the run's.
+    """A round's part of a warm-up and a cosine: all of it, or its share of the run's.
 
     Attributes:
         begin, end: progress in [0, 1] along the cosine before and after the round.

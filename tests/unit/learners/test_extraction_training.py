@@ -100,7 +100,7 @@ def test_gradient_checkpointing_changes_memory_and_not_the_update(learner: Extra
     for checkpointing in (False, True, True):
         learner.model.adapters.load(GENERIC, before)
         settings = OptimiserSettings(**SETTINGS, accumulate=2, gradient_checkpointing=checkpointing)
-        train_round(learner.model, batches, settings, 0, "site-1", CosinePart())
+        train_round(learner.model, batches, settings, 0, "site-1", CosinePart(warmup=settings.warmup))
         states.append(learner.model.adapters.state(GENERIC))
     assert learner.model.backbone.model.is_gradient_checkpointing
     for name in before:

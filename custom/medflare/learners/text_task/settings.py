@@ -83,9 +83,10 @@ class AdamWSettings(Settings):
 
     batch: PositiveCount = 64
     lr: Rate = 2e-4
-    warmup: RoundShare = Field(0.05, description="share of the cosine with a rising rate")
+    warmup: RoundShare = Field(default=0.05, description="share of the cosine with a rising rate")
     cosine_over: Literal["round", "run"] = Field(
-        "round", description="round: rate and warm-up begin anew in every exchange. run: one cosine over all"
+        default="round",
+        description="round: rate and warm-up begin anew in every exchange. run: one cosine over all",
     )
     weight_decay: NotNegative = 0.01
     clip_norm: Rate = 1.0

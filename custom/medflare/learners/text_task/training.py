@@ -73,9 +73,10 @@ class RoundTrainer(Trainer):
         if self.part.is_whole:
             return super().create_scheduler(num_training_steps, optimizer)
         if self.lr_scheduler is None:
-            self.lr_scheduler = LambdaLR(
-                optimizer or self.optimizer, lambda step: self.part.factor(step / num_training_steps)
-            )
+            optimiser = optimizer or self.optimizer
+            assert optimiser is not None, "Trainer makes the optimiser first"
+            rate = lambda step: self.part.factor(step / num_training_steps)  # noqa: E731
+            self.lr_scheduler = LambdaLR(optimiser, rate)
         return self.lr_scheduler
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *unused: Any, **also_unused: Any) -> Tensor:
@@ -148,7 +149,7 @@ def train_round(
     if settings.gradient_checkpointing and not recomputes_activations(model.backbone.model):
         model.checkpoint_gradients()
     with exclusive_generators(gpus_of(model.adapters.peft)), tempfile.TemporaryDirectory() as folder:
-        arguments = _arguments(folder, model, settings, steps, seed)
+        arguments = _arguments(folder, model, settings, part, steps, seed)
         trainer = RoundTrainer(model, batches, arguments, site, part, watch)
         trainer.train()
     _check_finite(model, settings)
@@ -186,7 +187,7 @@ def _check_finite(model: TextModel, settings: OptimiserSettings) -> None:
 
 
 def _arguments(
-    folder: str, model: TextModel, settings: OptimiserSettings, steps: int, seed: int
+    folder: str, model: TextModel, settings: OptimiserSettings, part: CosinePart, steps: int, seed: int
 ) -> TrainingArguments:
     args = TrainingArguments(
         output_dir=folder,
@@ -194,7 +195,7 @@ def _arguments(
         gradient_accumulation_steps=settings.accumulate,
         learning_rate=settings.lr,
         lr_scheduler_type="cosine",
-        warmup_steps=round(settings.warmup * steps),
+        warmup_steps=round(part.warmup * steps),
         weight_decay=settings.weight_decay,
         max_grad_norm=settings.clip_norm,
         optim="adamw_torch",
