@@ -20,7 +20,7 @@ def medflare(*words: object, columns: int | None = 200) -> Result:
 def answer(*words: object) -> str:
     """Return what a command that succeeds prints."""
     result = medflare(*words)
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 0, (result.output, result.exception)
     return result.stdout
 
 

@@ -64,8 +64,9 @@ def extract(
     from medflare.core.origin import MARKS
     from medflare.models.backbone import device_of
     from medflare.recipes.result_origin import adapter_folder, origin_of
-    from medflare.tasks.extraction.annotation_files import FORMATS, check_free
+    from medflare.tasks.extraction.annotation_files import FORMATS, files_of
     from medflare.tasks.extraction.result_folder import open_result
+    from medflare.tasks.output_files import refuse_to_replace
 
     if format_ not in FORMATS:
         raise ConfigError(f"--format {format_}: expected one of {', '.join(FORMATS)}.")
@@ -74,7 +75,8 @@ def extract(
     totals = ExtractionTotals()
     read = _read(notes, totals)
     if out is not None and not overwrite:
-        check_free(out, [note.note_id for _, note in read], format_)
+        names = [note.note_id for _, note in read]
+        refuse_to_replace(out, files_of(names, format_), "somebody's own annotation")
     opened = open_result(
         adapter_folder(result),
         personalised=personalised,
@@ -105,11 +107,12 @@ def _read(paths: Sequence[Path], totals: ExtractionTotals) -> list[tuple[Path, N
     """Return the notes that can be read; a line on standard error for each other. DataError when none can."""
     from medflare.core.errors import DataError
     from medflare.data.records import RecordError
-    from medflare.tasks.extraction.annotation_files import names_of, read_note
+    from medflare.tasks.extraction.annotation_files import read_note
+    from medflare.tasks.output_files import distinct_names
 
     files = [file for path in paths for file in (_texts(path) if path.is_dir() else [path])]
     read = []
-    for path, name in names_of(files).items():
+    for path, name in distinct_names(files).items():
         try:
             read.append((path, read_note(path, name)))
         except RecordError as error:

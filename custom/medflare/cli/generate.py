@@ -11,14 +11,16 @@ import typer
 from medflare.cli.output import JSON_OPTION, ItemBatch, plain_errors, print_json
 
 if TYPE_CHECKING:
-    from medflare.tasks.reports.drafting import ReportDraft
+    from collections.abc import Sequence
 
-FORMATS = ("txt", "fhir", "dicom-sr")
+    from medflare.tasks.reports.drafting import ReportDraft
 
 
 @plain_errors
 def generate(
-    images: list[Path] = typer.Argument(..., help="Radiographs: PNG, JPEG, DICOM or NIfTI."),
+    images: list[Path] = typer.Argument(
+        ..., help="Radiographs: PNG, JPEG, TIFF, DICOM or NIfTI; or folders of them."
+    ),
     result: Path = typer.Option(..., "--result", "-r", help="A run's folder, or a result/adapter folder."),
     personalised: Path | None = typer.Option(
         None, "--personalised", "-p", help="A site's own adapter folder."
@@ -50,6 +52,7 @@ def generate(
         "--identifiers",
         help="Files keep the patient's name and numbers of the DICOM header: for use inside the hospital.",
     ),
+    overwrite: bool = typer.Option(False, "--overwrite", help="Replace drafts that are already there."),
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Drafts a report for each image. A draft for a radiologist to check, never a diagnosis.
@@ -59,21 +62,26 @@ def generate(
     no other one its draft; exit code 7 says that some were left out.
 
     [bold]Examples[/bold]: medflare generate chest.dcm -r runs/20261120-fedmrg
-    medflare generate export/*.dcm -r runs/20261120-fedmrg --out drafts --format fhir
+    medflare generate export -r runs/20261120-fedmrg --out drafts --format fhir
     """
     from medflare.core.errors import ConfigError
     from medflare.core.origin import DRAFT
     from medflare.models.backbone import device_of
     from medflare.models.report_result import load_generator
     from medflare.recipes.result_origin import adapter_folder, origin_of, reference_files
-    from medflare.tasks.reports.draft_files import write_fhir
-    from medflare.tasks.reports.drafting import draft_image
+    from medflare.tasks.output_files import distinct_names, refuse_to_replace
+    from medflare.tasks.reports.draft_files import FORMATS, files_of, write_fhir
+    from medflare.tasks.reports.drafting import BATCH, draft_images, open_image
     from medflare.tasks.reports.plausibility import open_references
 
     if format_ not in FORMATS:
         raise ConfigError(f"--format {format_}: expected one of {', '.join(FORMATS)}.")
     if out is None and (format_ != "txt" or identifiers):
         raise ConfigError("--format and --identifiers are for files: name their folder with --out.")
+    named = list(distinct_names(_files(images)).items())
+    if out is not None and not overwrite:
+        names = [name for _, name in named]
+        refuse_to_replace(out, files_of(names, format_), "drafts that somebody has corrected")
     model, decoding = load_generator(
         adapter_folder(result),
         personalised=personalised,
@@ -84,17 +92,21 @@ def generate(
     references = open_references(model, reference_files(result, reference, personalised))
     origin = origin_of(result)
     drafts: list[ReportDraft] = []
+    files: list[Path] = []
     batch = ItemBatch()
     if not as_json:
         typer.secho(f"{DRAFT} {origin.words}\n", fg="yellow")
-    files = list[Path]()
-    for path in images:
-        with batch.item(path):
-            drafts.append(draft_image(model, decoding, path, origin, references, refuse=not implausible))
+    for start in range(0, len(named), BATCH):
+        opened = []
+        for path, name in named[start : start + BATCH]:
+            with batch.item(path, last=False):
+                opened.append(open_image(model, path, name, references, refuse=not implausible))
+        for draft in draft_images(model, decoding, opened, origin):
+            drafts.append(draft)
             if not as_json:
-                _print(drafts[-1])
-            if out is not None:
-                files += _write(drafts[-1], out, format_, identifiers)
+                _print(draft)
+            with batch.item(draft.image):
+                files += _write(draft, out, format_, identifiers) if out is not None else []
     batch.require_some()
     if out is not None and format_ == "fhir":
         files.append(write_fhir(drafts, out, identifiers))
@@ -103,6 +115,24 @@ def generate(
     elif out is not None:
         typer.echo(f"{len(files)} file(s) in {out}")
     batch.finish()
+
+
+def _files(paths: Sequence[Path]) -> list[Path]:
+    """Return the image files that were named, and those of the folders among them.
+
+    Raises:
+        DataError: a folder holds none.
+    """
+    from medflare.core.errors import DataError
+    from medflare.data.image_files import image_files
+
+    files = list[Path]()
+    for path in paths:
+        found = image_files(path) if path.is_dir() else [path]
+        if not found:
+            raise DataError(f"{path}: holds no image. Expected PNG, JPEG, TIFF, DICOM or NIfTI files.")
+        files += found
+    return files
 
 
 def _print(draft: ReportDraft) -> None:

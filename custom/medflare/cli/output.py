@@ -83,8 +83,12 @@ class ItemBatch:
     failed: dict[str, MedflareError] = field(default_factory=dict)
 
     @contextmanager
-    def item(self, name: object) -> Iterator[None]:
-        """Do one item; an error that a person can mend ends it alone, with a line on standard error."""
+    def item(self, name: object, last: bool = True) -> Iterator[None]:
+        """Do one item; an error that a person can mend ends it alone, with a line on standard error.
+
+        Args:
+            last: whether the item is done after this; False before its last step.
+        """
         try:
             yield
         except Exception as error:
@@ -94,7 +98,7 @@ class ItemBatch:
             self.failed[str(name)] = known
             typer.secho(f"left out: {name}: {known}", fg=typer.colors.YELLOW, err=True)
         else:
-            self.done += 1
+            self.done += last
 
     def require_some(self) -> None:
         """Raise the first error if nothing could be done."""

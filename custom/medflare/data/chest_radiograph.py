@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from medflare.data.images import PICTURES, VOLUMES, DecodeError, decoding
+from medflare.data.image_files import PICTURES, VOLUMES
+from medflare.data.images import DecodeError, decoding
 
 RADIOGRAPHS = frozenset({"CR", "DX", "RG", "PX", "DR"})
 """Modality (0008,0060) of projection radiographs; DR is no defined term, and some detectors write it."""

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from medflare.data.deidentification import IdentifierPlace, places
-from medflare.data.images import PICTURES, VOLUMES, DecodeError, decoding, read_image
+from medflare.data.image_files import PICTURES, VOLUMES
+from medflare.data.images import DecodeError, decoding, read_image
 from medflare.data.records import RecordLists
 from medflare.identifiers.dicom_tags import identifying_tags, says_burned_in
 from medflare.identifiers.kinds import Detector

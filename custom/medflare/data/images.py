@@ -22,14 +22,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from medflare.data.image_files import PICTURES, VOLUMES
 from medflare.data.records import RecordError
 from medflare.data.settings.cohort import ScannerConfig
 
 WINDOW = (0.5, 99.5)
 """Percentiles that become black and white in images of more than 8 bits."""
-
-PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")
-VOLUMES = (".nii", ".nii.gz")
 
 warnings.filterwarnings("ignore", message="PydicomReader: ImageOrientationPatient")
 logging.getLogger("monai.data.nvimgcodec_pydicom_plugin").setLevel(logging.ERROR)

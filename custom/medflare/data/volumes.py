@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from medflare.data.images import VOLUMES, DecodeError, check_finite, decoding, percentile_window, windowed
+from medflare.data.image_files import VOLUMES
+from medflare.data.images import DecodeError, check_finite, decoding, percentile_window, windowed
 
 
 def is_volume(path: Path) -> bool:

@@ -21,6 +21,7 @@ from medflare.core.run_record import RunRecord, SiteRecord, read_record
 from medflare.learners.fedmrg.learner import FedMRGLearner, build
 from medflare.models.report_result import load_generator
 from medflare.recipes.job_reader import read_job
+from medflare.tasks.reports import drafting
 from medflare.tasks.reports.evaluation import draft, write_personalised
 from medflare.tasks.reports.plausibility import write_reference
 from site_builders import read_cohort, site_config, write_result
@@ -201,6 +202,43 @@ def test_a_picture_has_no_structured_report(
     answer("generate", picture, "-r", run[0], "-o", tmp_path)
     text = (tmp_path / f"{picture.stem}.txt").read_text(encoding="utf-8")
     assert text.startswith("Draft for a radiologist, never a diagnosis.")
+
+
+def test_a_folder_of_a_pacs_is_drafted_in_batches_and_each_patient_keeps_a_draft(
+    run: tuple[Path, FedMRGLearner], small_hospital: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of one name in the folders of two patients, as a PACS exports them; one of them is damaged."""
+    pictures, export, out = sorted((small_hospital / "images").iterdir()), tmp_path / "pacs", tmp_path / "out"
+    for patient, picture in zip(("p1", "p2", "p3"), pictures, strict=False):
+        (export / patient).mkdir(parents=True)
+        *_, dicom = images(export / patient, np.asarray(Image.open(picture)))
+        dicom.rename(dicom.with_name("IM000001"))  # a PACS has no endings, and one picture of each image
+        for double in ("x.png", "x.jpg"):
+            (export / patient / double).unlink()
+    (export / "p2" / "IM000002").write_bytes(b"\0" * 128 + b"DICM" + b"\1" * 40)
+    (export / "DICOMDIR").write_bytes(b"\0" * 128 + b"DICM")
+    (export / "p1" / "notes.txt").write_text("no image")
+    alone = [
+        facts("generate", export / patient / "IM000001", "-r", run[0], "--precision", "fp32")[0]["report"]
+        for patient in ("p1", "p2", "p3")
+    ]
+    assert len(set(alone)) > 1, "drafts that are all alike would not show an exchange"
+    monkeypatch.setattr(drafting, "BATCH", 2)
+    given = ["generate", export, "-r", run[0], "--precision", "fp32", "-o", out]
+    listed = refusal(PARTLY_DONE, *given)
+    assert "1 of 4 left out" in listed
+    assert "p2/IM000002" in listed
+    for patient, report in zip(("p1", "p2", "p3"), alone, strict=True):
+        assert (out / patient / "IM000001.txt").read_text(encoding="utf-8").endswith(f"\n\n{report}\n")
+    assert len([file for file in out.rglob("*") if file.is_file()]) == 3
+    (out / "p1" / "IM000001.txt").write_text("corrected by a radiologist")
+    refused = refusal(DataError.exit_code, *given)
+    assert "has p1/IM000001.txt and 2 more already, perhaps drafts that somebody has corrected" in refused
+    assert (out / "p1" / "IM000001.txt").read_text() == "corrected by a radiologist"
+    refusal(PARTLY_DONE, *given, "--overwrite")
+    assert alone[0] in (out / "p1" / "IM000001.txt").read_text()
+    (tmp_path / "empty").mkdir()
+    assert "holds no image" in refusal(DataError.exit_code, "generate", tmp_path / "empty", "-r", run[0])
 
 
 def test_a_ct_of_a_head_gets_no_chest_report(run: tuple[Path, FedMRGLearner], tmp_path: Path) -> None:

@@ -20,14 +20,14 @@ from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.extraction_predictions import EntityMention, Link
 from medflare.tasks.extraction.annotation_files import (
     annotated,
-    check_free,
-    names_of,
+    files_of,
     read_note,
     write_brat,
     write_cas,
     write_lines,
 )
 from medflare.tasks.extraction.predictor import NotePrediction
+from medflare.tasks.output_files import distinct_names, refuse_to_replace
 
 CRLF = "Severe pain in the left\r\nwrist .\r\nNo fever .\r\n"
 PAIN, SEVERE = EntityMention("problem", ((7, 11),)), EntityMention("severity", ((0, 6),))
@@ -194,9 +194,12 @@ def test_a_file_that_is_no_note_says_so(
 
 
 def test_files_of_one_name_keep_apart(tmp_path: Path) -> None:
-    assert list(names_of([Path("a/n1.txt"), Path("b/n2.txt"), Path("a/n1.txt")]).values()) == ["n1", "n2"]
-    assert list(names_of([Path("a/n1.txt"), Path("b/n1.txt")]).values()) == ["a/n1", "b/n1"]
-    assert list(names_of([Path("a/n1.txt"), Path("a/n1.md")]).values()) == ["n1.txt", "n1.md"]
+    assert list(distinct_names([Path("a/n1.txt"), Path("b/n2.txt"), Path("a/n1.txt")]).values()) == [
+        "n1",
+        "n2",
+    ]
+    assert list(distinct_names([Path("a/n1.txt"), Path("b/n1.txt")]).values()) == ["a/n1", "b/n1"]
+    assert list(distinct_names([Path("a/n1.txt"), Path("a/n1.md")]).values()) == ["n1.txt", "n1.md"]
     out = tmp_path / "out"
     for folder in ("a", "b"):
         write_brat(out, Note(note_id=f"{folder}/n1", text=folder), source(tmp_path / folder, folder))
@@ -204,15 +207,18 @@ def test_files_of_one_name_keep_apart(tmp_path: Path) -> None:
 
 
 def test_somebody_s_annotation_is_not_overwritten(tmp_path: Path) -> None:
+    def check(names: list[str], format: str) -> None:
+        refuse_to_replace(tmp_path, files_of(names, format), "somebody's own annotation")
+
     (tmp_path / "n1.ann").write_text("")
-    check_free(tmp_path, ["n1"], "brat")
+    check(["n1"], "brat")
     (tmp_path / "n1.ann").write_text("T1\tproblem 0 1\tx\n")
-    with pytest.raises(DataError, match=r"has n1\.ann already.*--overwrite"):
-        check_free(tmp_path, ["n1", "n2"], "brat")
-    check_free(tmp_path, ["n1"], "jsonl")
+    with pytest.raises(DataError, match=r"has n1\.ann already, perhaps somebody's own.*--overwrite"):
+        check(["n1", "n2"], "brat")
+    check(["n1"], "jsonl")
     (tmp_path / "notes.jsonl").write_text("{}\n")
     with pytest.raises(DataError, match=r"notes\.jsonl already"):
-        check_free(tmp_path, ["n1"], "jsonl")
+        check(["n1"], "jsonl")
 
 
 def test_lines_hold_the_text_and_no_made_up_split(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from medflare.data.detection.guess import CohortGuess
-from medflare.data.images import PICTURES, VOLUMES
+from medflare.data.image_files import PICTURES, VOLUMES
 from medflare.data.readers.tables import LINE_KEY, TableRow, read_table
 from medflare.data.splits import split_name
 

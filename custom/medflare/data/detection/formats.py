@@ -12,6 +12,7 @@ from typing import Any
 from medflare.core.errors import DataError
 from medflare.data.detection.columns import NAMES, guess_studies_table, mean_words
 from medflare.data.detection.guess import CohortGuess
+from medflare.data.image_files import has_dicom_mark
 from medflare.data.readers.tables import listing, read_table
 
 FORMAT_OF_FILE = {
@@ -170,7 +171,7 @@ def _studies_table(folder: Folder) -> CohortGuess | None:
 
 
 def _dicom(folder: Folder) -> CohortGuess | None:
-    if not any(_is_dicom(path) for path in folder.files[:200]):
+    if not any(has_dicom_mark(path) for path in folder.files[:200]):
         return None
     settings: dict[str, Any] = {}
     reasons = {"format": "the folder has DICOM files"}
@@ -201,13 +202,6 @@ def _report_columns(columns: list[str], rows: list[dict[str, Any]]) -> dict[str,
     report = next((c for c in texts if "report" in c.lower()), texts[0] if texts else "")
     chosen = {"study": study}
     return chosen | sections if sections else chosen | {"report": report}
-
-
-def _is_dicom(path: Path) -> bool:
-    with suppress(OSError), path.open("rb") as content:
-        content.seek(128)
-        return content.read(4) == b"DICM"
-    return False
 
 
 def _first_row(path: Path) -> dict[str, Any]:

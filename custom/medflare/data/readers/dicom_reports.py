@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from medflare.core.errors import DataError
 from medflare.data.chest_radiograph import header_problem
+from medflare.data.image_files import DICOM, has_dicom_mark
 from medflare.data.images import DecodeError, decoding
 from medflare.data.readers.annotated import read_text
 from medflare.data.readers.common import SourceRecords, choose_sections, parse_number, parse_sex, section
@@ -119,10 +119,7 @@ def _examinations(
 
 def _may_be_dicom(path: Path) -> bool:
     """Return whether a file has DICOM's mark behind the preamble; or a name that says so."""
-    with suppress(OSError), path.open("rb") as content:
-        content.seek(128)
-        return content.read(4) == b"DICM" or path.suffix.lower() in (".dcm", ".dicom")
-    return False
+    return path.suffix.lower() in DICOM or has_dicom_mark(path)
 
 
 def _header(path: Path, source: SourceRecords) -> Any | None:

@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from medflare.core.errors import DataError
 from medflare.core.origin import MARKS, Origin
 from medflare.data.notes.cas_writer import xmi
 from medflare.data.notes.note_writers import notes_row, standoff
@@ -47,18 +46,6 @@ def read_note(path: Path, name: str) -> Note:
     return Note(note_id=name, text=text, split="", tasks=())
 
 
-def names_of(paths: Iterable[Path]) -> dict[Path, str]:
-    """Return a distinct name for each file: its stem, or its path from the common folder if stems repeat."""
-    files = list(dict.fromkeys(paths))
-    if len({path.stem for path in files}) == len(files):
-        return {path: path.stem for path in files}
-    shared = Path(os.path.commonpath([path.resolve().parent for path in files]))
-    names = {path: path.resolve().relative_to(shared).with_suffix("").as_posix() for path in files}
-    if len(set(names.values())) == len(files):
-        return names
-    return {path: f"{name}{path.suffix}" for path, name in names.items()}
-
-
 def annotate(predictor: Predictor, notes: Iterable[Note]) -> list[tuple[Note, NotePrediction]]:
     """Return each note with the predicted heads and modifiers, and the prediction itself."""
     given = list(notes)
@@ -84,24 +71,10 @@ def _relations(links: Iterable[Link], names: dict[EntityMention, str]) -> list[R
     return [Relation(label=RELATION, head=f"T{head}", tail=f"T{tail}") for head, tail in ends]
 
 
-def check_free(folder: Path, names: Iterable[str], format: str) -> None:
-    """Refuse to overwrite files of `folder`; an empty .ann is BRAT's own and is no loss.
-
-    Raises:
-        DataError: there are such files.
-    """
+def files_of(names: Iterable[str], format: str) -> list[str]:
+    """Return the names of the files that hold the annotation of some notes."""
     whole = {"jsonl": LINES, "fhir": FHIR}
-    if format in whole:
-        taken = [whole[format]] if (folder / whole[format]).exists() else []
-    else:
-        files = [f"{name}{SUFFIXES[format]}" for name in names]
-        taken = [file for file in files if (folder / file).is_file() and (folder / file).stat().st_size]
-    if taken:
-        more = f" and {len(taken) - 1} more" if len(taken) > 1 else ""
-        raise DataError(
-            f"{folder}: has {taken[0]}{more} already, perhaps somebody's own annotation. "
-            "Name another folder with --out, or say --overwrite."
-        )
+    return [whole[format]] if format in whole else [f"{name}{SUFFIXES[format]}" for name in names]
 
 
 def write_brat(folder: Path, note: Note, source: Path) -> list[Path]:

@@ -7,17 +7,21 @@ name, number, birth date and sex of the evidence into a structured report, so it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from medflare.core.errors import ConfigError, DataError
 from medflare.core.origin import DRAFT
-from medflare.data.images import PICTURES, VOLUMES, decoding
+from medflare.data.image_files import PICTURES, VOLUMES
+from medflare.data.images import decoding
 from medflare.tasks.fhir import diagnostic_report, resource_id, write_ndjson
 from medflare.tasks.reports.drafting import ReportDraft
 
 DRAFTS = "drafts.ndjson"
+SUFFIXES = {"txt": ".txt", "dicom-sr": ".sr.dcm"}
+"""Format -> ending of the file that it has of each image."""
+FORMATS = ("txt", "fhir", "dicom-sr")
 NEEDED = ("SOPClassUID", "SOPInstanceUID", "StudyInstanceUID", "SeriesInstanceUID")
 """Identifiers of an image without which a structured report cannot refer to it."""
 PATIENT = ("PatientName", "PatientID", "PatientBirthDate", "PatientSex")
@@ -27,10 +31,15 @@ LONGEST_TITLE = 64
 """Characters of a DICOM long string."""
 
 
+def files_of(names: Iterable[str], format: str) -> list[str]:
+    """Return the names of the files that hold the drafts of some images."""
+    return [DRAFTS] if format == "fhir" else [f"{name}{SUFFIXES[format]}" for name in names]
+
+
 def write_text(draft: ReportDraft, folder: Path) -> Path:
-    """Write a draft as `<image>.txt`; a text never holds identifiers of the header."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{draft.image.stem}.txt"
+    """Write a draft as `<name>.txt`; a text never holds identifiers of the header."""
+    path = folder / f"{draft.name}{SUFFIXES['txt']}"
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(draft.as_text(), encoding="utf-8")
     return path
 
@@ -59,7 +68,7 @@ def write_fhir(drafts: Sequence[ReportDraft], folder: Path, identifiers: bool) -
 
 
 def write_structured_report(draft: ReportDraft, folder: Path, identifiers: bool) -> Path:
-    """Write a draft as a DICOM Enhanced SR, partial, unverified and preliminary: `<image>.sr.dcm`.
+    """Write a draft as a DICOM Enhanced SR, partial, unverified and preliminary: `<name>.sr.dcm`.
 
     Args:
         identifiers: whether the report keeps the patient's and the study's identifiers, and so lies in the
@@ -91,8 +100,8 @@ def write_structured_report(draft: ReportDraft, folder: Path, identifiers: bool)
         record_evidence=identifiers,
         series_description=DRAFT[:LONGEST_TITLE],
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{draft.image.stem}.sr.dcm"
+    path = folder / f"{draft.name}{SUFFIXES['dicom-sr']}"
+    path.parent.mkdir(parents=True, exist_ok=True)
     document.save_as(path)
     return path
 

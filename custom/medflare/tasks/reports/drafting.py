@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafts a report of one image file, with all that a reader of the draft must know."""
+"""Drafts reports of image files, with all that a reader of a draft must know."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from medflare.core.conditions import CONDITIONS, Code
 from medflare.core.errors import DataError
@@ -23,6 +24,8 @@ from medflare.models.report_result import Drafter
 from medflare.tasks.reports.plausibility import CohortComparison, compare_image
 from medflare.tasks.reports.repetition import repetition
 
+BATCH = 8
+"""Images that are drafted together; their drafts are there before the next ones are read."""
 NO_REFERENCE = (
     "nothing compares this image with the training images: name a site's result folder as --reference"
 )
@@ -33,6 +36,7 @@ class ReportDraft:
     """A draft of one image.
 
     Attributes:
+        name: of the draft's own file, without its ending; another one for each image of a command.
         warnings: what is in doubt about image and text.
         findings: condition -> positive, negative or uncertain, as the model read the image before it wrote;
             empty for a model that names no diagnoses.
@@ -40,6 +44,7 @@ class ReportDraft:
     """
 
     image: Path
+    name: str
     report: str
     warnings: tuple[str, ...]
     findings: dict[str, str]
@@ -64,27 +69,37 @@ class ReportDraft:
         return "\n".join([*lines, "", self.report, ""])
 
 
-def draft_image(
-    model: Drafter,
-    decoding: DecodingSettings,
-    path: Path,
-    origin: Origin,
-    references: Sequence[Plausibility] = (),
-    *,
-    refuse: bool = True,
-) -> ReportDraft:
-    """Draft a report of one file.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedImage:
+    """An image that a report may be drafted of.
+
+    Attributes:
+        name, warnings, plausibility: as in `ReportDraft`.
+        pixels: as stored, (1, 1, s, s) in [0, 1].
+    """
+
+    path: Path
+    name: str
+    pixels: Tensor
+    warnings: tuple[str, ...]
+    plausibility: CohortComparison | None
+
+
+def open_image(
+    model: Drafter, path: Path, name: str, references: Sequence[Plausibility] = (), *, refuse: bool = True
+) -> OpenedImage:
+    """Read an image file, and compare it with the images that the model was trained on.
 
     Args:
+        name: as in `ReportDraft`.
         references: of the run's sites, as `open_references` gives them.
         refuse: whether an image that is unlike those of every site gets no draft.
 
     Raises:
         DataError: the file cannot be used, is no radiograph of a chest, or is refused.
     """
-    encoder = model.settings.encoder
-    image, warnings = one_image(path, encoder.stored_size)
-    near = compare_image(model, references, image)
+    pixels, warnings = one_image(path, model.settings.encoder.stored_size)
+    near = compare_image(model, references, pixels)
     if near is None:
         warnings.append(NO_REFERENCE)
     elif near.verdict == "implausible" and refuse:
@@ -94,22 +109,44 @@ def draft_image(
         )
     elif near.verdict != "like":
         warnings.append(f"unlike the images that the model was trained on: {near.words}")
+    return OpenedImage(path=path, name=name, pixels=pixels, warnings=tuple(warnings), plausibility=near)
+
+
+def draft_images(
+    model: Drafter, decoding: DecodingSettings, images: Sequence[OpenedImage], origin: Origin
+) -> list[ReportDraft]:
+    """Draft a report of each image, all of them together."""
+    if not images:
+        return []
+    pixels = torch.cat([image.pixels for image in images])
+    size = model.settings.encoder.image_size
     with model.evaluating(), torch.no_grad():
-        texts, codes = model.generate(centre(image, encoder.image_size).to(model.device), decoding)
-    if named := identifier_warning(texts[0], RuleDetector()):
-        warnings.append(f"the draft {named}")
-    if repeated := repetition(texts[0]):
-        warnings.append(f"the draft goes in circles and should not be used: {repeated}")
-    findings = {
-        name: Code(int(code)).name.lower()
-        for name, code in zip(CONDITIONS, codes[0], strict=True)
-        if code != Code.BLANK
-    }
-    return ReportDraft(
-        image=path,
-        report=texts[0],
-        warnings=tuple(warnings),
-        findings=findings if model.settings.prompts else {},
-        plausibility=near,
-        origin=origin,
-    )
+        texts, codes = model.generate(centre(pixels, size).to(model.device), decoding)
+    return [
+        ReportDraft(
+            image=image.path,
+            name=image.name,
+            report=text,
+            warnings=(*image.warnings, *_doubts(text)),
+            findings=_findings(coded) if model.settings.prompts else {},
+            plausibility=image.plausibility,
+            origin=origin,
+        )
+        for image, text, coded in zip(images, texts, codes, strict=True)
+    ]
+
+
+def _doubts(text: str) -> list[str]:
+    """Return what is wrong with a draft's own words."""
+    doubts = []
+    if named := identifier_warning(text, RuleDetector()):
+        doubts.append(f"the draft {named}")
+    if repeated := repetition(text):
+        doubts.append(f"the draft goes in circles and should not be used: {repeated}")
+    return doubts
+
+
+def _findings(codes: Tensor) -> dict[str, str]:
+    """Return condition -> code of those that the model names."""
+    named = zip(CONDITIONS, (Code(int(code)) for code in codes), strict=True)
+    return {condition: code.name.lower() for condition, code in named if code != Code.BLANK}

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Image files: found by their names and, of DICOM, by their mark."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")
+VOLUMES = (".nii", ".nii.gz")
+DICOM = (".dcm", ".dicom")
+"""Endings of DICOM files that have one."""
+
+
+def has_dicom_mark(path: Path) -> bool:
+    """Return whether a file has DICOM's mark behind the preamble; False where it cannot be read."""
+    with suppress(OSError), path.open("rb") as content:
+        content.seek(128)
+        return content.read(4) == b"DICM"
+    return False
+
+
+def image_files(folder: Path) -> list[Path]:
+    """Return the files in and below a folder that may be images, sorted: by their names, or by DICOM's mark.
+
+    Files of a PACS often have no ending. DICOMDIR lists others and is none itself.
+    """
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.is_file()
+        and path.name[0] != "."
+        and path.name.upper() != "DICOMDIR"
+        and (path.name.lower().endswith((*PICTURES, *VOLUMES, *DICOM)) or has_dicom_mark(path))
+    )

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of the files that a command writes, one for each file it was given, and what they may replace."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from medflare.core.errors import DataError
+
+
+def distinct_names(paths: Iterable[Path]) -> dict[Path, str]:
+    """Return a distinct name for each file: its stem, or its path from the common folder if stems repeat."""
+    files = list(dict.fromkeys(paths))
+    if len({path.stem for path in files}) == len(files):
+        return {path: path.stem for path in files}
+    shared = Path(os.path.commonpath([path.resolve().parent for path in files]))
+    names = {path: path.resolve().relative_to(shared).with_suffix("").as_posix() for path in files}
+    if len(set(names.values())) == len(files):
+        return names
+    return {path: f"{name}{path.suffix}" for path, name in names.items()}
+
+
+def refuse_to_replace(folder: Path, names: Iterable[str], content: str) -> None:
+    """Refuse to overwrite files of `folder`; an empty one is no loss.
+
+    Args:
+        names: of the files, from the folder.
+        content: what a person may have put there, for the error.
+
+    Raises:
+        DataError: there are such files.
+    """
+    taken = [name for name in names if (folder / name).is_file() and (folder / name).stat().st_size]
+    if taken:
+        more = f" and {len(taken) - 1} more" if len(taken) > 1 else ""
+        raise DataError(
+            f"{folder}: has {taken[0]}{more} already, perhaps {content}. Name another folder with --out, or "
+            "say --overwrite."
+        )
