@@ -20,16 +20,19 @@ def has_dicom_mark(path: Path) -> bool:
     return False
 
 
-def image_files(folder: Path) -> list[Path]:
-    """Return the files in and below a folder that may be images, sorted: by their names, or by DICOM's mark.
+def may_be_dicom(path: Path) -> bool:
+    """Return whether a file's name or mark says DICOM. DICOMDIR lists others and holds nothing itself."""
+    if path.name.upper() == "DICOMDIR":
+        return False
+    return path.suffix.lower() in DICOM or has_dicom_mark(path)
 
-    Files of a PACS often have no ending. DICOMDIR lists others and is none itself.
-    """
+
+def image_files(folder: Path) -> list[Path]:
+    """Return the files in and below a folder that may be images, sorted; those of a PACS have no ending."""
     return sorted(
         path
         for path in folder.rglob("*")
         if path.is_file()
         and path.name[0] != "."
-        and path.name.upper() != "DICOMDIR"
-        and (path.name.lower().endswith((*PICTURES, *VOLUMES, *DICOM)) or has_dicom_mark(path))
+        and (path.name.lower().endswith((*PICTURES, *VOLUMES)) or may_be_dicom(path))
     )

@@ -58,12 +58,65 @@ def test_a_name_of_two_studies_gives_neither_of_them_a_report(name: str, tmp_pat
         lost = ["1.2.4", "1.2.9"]
     else:
         rows, lost = rows[:1], ["1.2.5"]
-        (root / "s5" / "IM0.txt").write_text("Clear.")
+        (root / "IM0.txt").write_text("Clear.")
     folders.write_csv(root / "reports.csv", rows)
     cohort = read_cohort("dicom_reports", root, file="reports.csv", max_skipped=0.5)
     assert [(item.record, item.reason) for item in cohort.skipped] == [
         (uid, "ambiguous report") for uid in lost
     ]
+
+
+def pair(root: Path, patient: str, uid: str, text: str | None, name: str = "IM1", **more: str) -> Path:
+    """An image and its report beside it, both of one name, as a PACS exports each patient."""
+    tags = {"StudyInstanceUID": uid, "PatientID": patient, "Modality": "DX", "BodyPartExamined": "CHEST"}
+    folders.write_dicom(root / patient / name, folders.corner_image(), **(tags | more))
+    if text is not None:
+        (root / patient / f"{name}.txt").write_text(text)
+    return root / patient
+
+
+def test_texts_beside_images_of_one_name_stay_with_their_patients(tmp_path: Path) -> None:
+    for number, words in enumerate(("Clear.", "Effusion.", "Pneumothorax.")):
+        pair(tmp_path, f"p{number}", f"1.2.{number}", words)
+    studies = read_cohort("dicom_reports", tmp_path).studies
+    assert {study.patient_id: study.report for study in studies} == {
+        "p0": "Clear.",
+        "p1": "Effusion.",
+        "p2": "Pneumothorax.",
+    }
+
+
+@pytest.mark.parametrize("other", ["damaged", "a CT", "gone"])
+def test_a_patient_never_gets_the_report_of_one_whose_image_cannot_be_used(
+    other: str, tmp_path: Path
+) -> None:
+    pair(tmp_path, "p0", "1.2.0", None)
+    pair(tmp_path, "p3", "1.2.3", "Clear.", "IM2")
+    of_another = pair(tmp_path, "p1", "1.2.1", "Large effusion of p1.", Modality="CT")
+    if other == "damaged":
+        (of_another / "IM1").write_bytes(b"\0" * 128 + b"DICM" + b"\xff" * 40)
+    elif other == "gone":
+        (of_another / "IM1").unlink()
+    cohort = read_cohort("dicom_reports", tmp_path, max_skipped=0.9)
+    assert [(study.patient_id, study.report) for study in cohort.studies] == [("p3", "Clear.")]
+
+
+@pytest.mark.parametrize("kind", ["rows", "texts"])
+def test_two_reports_of_one_name_that_differ_are_a_fault(kind: str, tmp_path: Path) -> None:
+    root = folders.dicom_reports(tmp_path)
+    if kind == "rows":
+        rows = [{"accession": f"A{i}", "report": report} for i, report in ((4, "Clear."), (4, "Effusion."))]
+        folders.write_csv(root / "reports.csv", [*rows, {"accession": "A5", "report": "Clear."}])
+    else:
+        (root / "old").mkdir()
+        (root / "old" / "A0.txt").write_text("FINDINGS: An earlier version.\n")
+    cohort = read_cohort("dicom_reports", root, file="reports.csv", max_skipped=0.5)
+    assert [(item.record, item.reason) for item in cohort.skipped] == [
+        ("1.2.4" if kind == "rows" else "1.2.0", "ambiguous report")
+    ]
+    assert len(cohort.studies) == 5
+    same = "rows of the table" if kind == "rows" else "s0/A0.txt"
+    assert same in cohort.skipped[0].detail
 
 
 def test_a_table_may_name_images_by_their_path(tmp_path: Path) -> None:

@@ -3,10 +3,11 @@
 
 Images are grouped by StudyInstanceUID. The report of a study is, in this order: its row of the table `file`
 (by study UID, accession number, SOP instance UID, or an image's path or file name), the SR of the same study,
-a text file named after the study UID, the accession number or an image file, beside the images or in
-`reports`. A name that several studies have, such as IM0001, gives none of them a report. Objects that
-are no radiograph of a chest are counted and left out; so are preliminary SR, as a model's drafts are, without
-`select: {status: preliminary}`. Date, age, sex and view come from the header.
+a text file. That is named after the study UID or the accession number, wherever below `root` or `reports` it
+lies, or after an image file: beside it, in a folder of the same path in `reports`, or in none. A name that
+several studies have, such as IM0001, gives none of them a report, and neither do two reports that differ.
+Objects that are no radiograph of a chest are counted and left out; so are preliminary SR, as a model's drafts
+are, without `select: {status: preliminary}`. Date, age, sex and view come from the header.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 from medflare.core.errors import DataError
 from medflare.data.chest_radiograph import header_problem
-from medflare.data.image_files import DICOM, has_dicom_mark
+from medflare.data.image_files import may_be_dicom
 from medflare.data.images import DecodeError, decoding
 from medflare.data.readers.annotated import read_text
 from medflare.data.readers.common import SourceRecords, choose_sections, parse_number, parse_sex, section
@@ -47,10 +48,11 @@ PRELIMINARY = "PRELIMINARY"
 
 @dataclass(slots=True, kw_only=True)
 class _Examination:
-    """One study of the folder: headers of its images, and its structured reports."""
+    """One study of the folder: headers of its images, its structured reports, and its other objects."""
 
     images: list[tuple[Path, Any]] = field(default_factory=list)
     reports: list[Path] = field(default_factory=list)
+    others: list[Path] = field(default_factory=list)
 
 
 def read(config: CohortConfig) -> SourceRecords:
@@ -64,25 +66,29 @@ def read(config: CohortConfig) -> SourceRecords:
     if config.select not in ({}, {"status": "preliminary"}):
         raise DataError(f"{config.root}: 'select' can be {{status: preliminary}} here, or left out.")
     source, left_out = SourceRecords(), Counter[str]()
-    examinations = _examinations(config.root, source, left_out, bool(config.select))
+    # How many studies have a name; a file whose study is not known counts as a study of its own.
+    examinations, studies_of = _examinations(config.root, source, left_out, bool(config.select))
     if not examinations:
         raise DataError(f"{config.root}: expected DICOM files; the folder holds {listing(config.root)}.")
     table = _reports_of_table(config, source)
     texts = _text_files(config)
     names = {uid: list(_keys(uid, part, config.root)) for uid, part in examinations.items()}
-    studies_of = Counter(name for found in names.values() for name in set(found))
+    for uid, examination in examinations.items():
+        others = (name for path in examination.others for name in _file_names(path, config.root))
+        studies_of.update({*names[uid], *others})
     for uid, examination in examinations.items():
         if not examination.images:
             left_out["study without a radiograph of a chest"] += 1
             continue
         with source.skipping(uid):
             unique = [name for name in names[uid] if studies_of[name] == 1]
-            row = next((table[name] for name in unique if name in table), None)
+            row = _row_of(unique, table)
             if row is None and (text := _written_report(examination, unique, texts, config)):
                 row = (text, "")
             if row is None:
-                shared = next((name for name in names[uid] if name in table or name in texts), "")
-                raise _no_report(shared, studies_of[shared])
+                shared = [name for name in names[uid] if studies_of[name] > 1]
+                found = next((name for name in shared if name in table or name in texts), "")
+                raise _no_report(found, studies_of[found])
             report, split = row
             source.studies.append(_study(uid, examination, report, split))
     source.studies = days_of_dates(source.studies)
@@ -93,15 +99,19 @@ def read(config: CohortConfig) -> SourceRecords:
 
 def _examinations(
     root: Path, source: SourceRecords, left_out: Counter[str], drafts: bool
-) -> dict[str, _Examination]:
-    """Return study UID -> what the folder has of it, in the order of file names."""
+) -> tuple[dict[str, _Examination], Counter[str]]:
+    """Return study UID -> what the folder has of it, in the order of file names; and the names of files of
+    which nobody knows the study."""
     examinations: dict[str, _Examination] = {}
-    for path in sorted(path for path in root.rglob("*") if path.is_file() and _may_be_dicom(path)):
+    unknown = Counter[str]()
+    for path in sorted(path for path in root.rglob("*") if path.is_file() and may_be_dicom(path)):
         header = _header(path, source)
         if header is None:
+            unknown.update(set(_file_names(path, root)))
             continue
         uid = str(header.get("StudyInstanceUID", "") or "")
         if not uid:
+            unknown.update(set(_file_names(path, root)))
             source.skip(path.name, "no study", f"{path}: has no StudyInstanceUID")
             continue
         examination = examinations.setdefault(uid, _Examination())
@@ -112,14 +122,10 @@ def _examinations(
                 examination.reports.append(path)
         elif (problem := header_problem(header)) is not None:
             left_out[f"object that is {problem.reason}"] += 1
+            examination.others.append(path)
         else:
             examination.images.append((path, header))
-    return examinations
-
-
-def _may_be_dicom(path: Path) -> bool:
-    """Return whether a file has DICOM's mark behind the preamble; or a name that says so."""
-    return path.suffix.lower() in DICOM or has_dicom_mark(path)
+    return examinations, unknown
 
 
 def _header(path: Path, source: SourceRecords) -> Any | None:
@@ -133,8 +139,8 @@ def _header(path: Path, source: SourceRecords) -> Any | None:
         return None
 
 
-def _reports_of_table(config: CohortConfig, source: SourceRecords) -> dict[str, tuple[str, str]]:
-    """Return identifier of a study or image -> (report, split) of the table `file`."""
+def _reports_of_table(config: CohortConfig, source: SourceRecords) -> dict[str, list[tuple[str, str]]]:
+    """Return identifier of a study or image -> (report, split) of each of its rows of the table `file`."""
     if config.file is None:
         return {}
     path = find_file(config.root, (), config.file)
@@ -145,13 +151,28 @@ def _reports_of_table(config: CohortConfig, source: SourceRecords) -> dict[str, 
             "site.yaml as columns: {report: ...}, or columns: {findings: ..., impression: ...}."
         )
     source.skipped += table.unreadable
-    reports = {}
+    reports: dict[str, list[tuple[str, str]]] = {}
     for row in table.rows:
         report = table.text(row, "report") or choose_sections(
             table.text(row, "findings"), table.text(row, "impression"), config.sections
         )
-        reports[table.text(row, "study")] = (report, table.text(row, "split"))
+        reports.setdefault(table.text(row, "study"), []).append((report, table.text(row, "split")))
     return reports
+
+
+def _row_of(names: list[str], table: dict[str, list[tuple[str, str]]]) -> tuple[str, str] | None:
+    """Return (report, split) of the first of the names that the table has; None where it has none.
+
+    Raises:
+        RecordError: it has several rows of that name, which differ.
+    """
+    name = next((name for name in names if name in table), None)
+    if name is None:
+        return None
+    if len(set(table[name])) > 1:
+        detail = f"{len(table[name])} rows of the table are named {name!r}, and differ; leave one"
+        raise RecordError("ambiguous report", detail)
+    return table[name][0]
 
 
 def _keys(uid: str, examination: _Examination, root: Path) -> Iterator[str]:
@@ -160,9 +181,16 @@ def _keys(uid: str, examination: _Examination, root: Path) -> Iterator[str]:
     for path, header in examination.images:
         tags = (str(header.get(tag, "") or "").strip() for tag in ("AccessionNumber", "SOPInstanceUID"))
         yield from (tag for tag in tags if tag)
-        yield path.relative_to(root).as_posix()
-        yield path.name
-        yield path.stem
+        yield from _file_names(path, root)
+
+
+def _file_names(path: Path, root: Path) -> Iterator[str]:
+    """Yield the names that a report may have of an image file: with its folders, and without."""
+    inside = path.relative_to(root)
+    yield inside.as_posix()
+    yield inside.with_name(path.stem).as_posix()
+    yield path.name
+    yield path.stem
 
 
 def _no_report(shared: str, studies: int) -> RecordError:
@@ -180,27 +208,52 @@ def _no_report(shared: str, studies: int) -> RecordError:
     )
 
 
-def _text_files(config: CohortConfig) -> dict[str, Path]:
-    folders = [config.root, *([] if config.reports is None else [config.reports])]
-    return {path.stem: path for folder in folders for path in sorted(folder.rglob("*.txt"))}
+def _text_files(config: CohortConfig) -> dict[str, list[Path]]:
+    """Return name -> the text files that have it: with their folders below `root` or `reports`, or alone."""
+    texts: dict[str, list[Path]] = {}
+    for folder in dict.fromkeys([config.root, config.reports or config.root]):
+        for path in sorted(folder.rglob("*.txt")):
+            inside = path.relative_to(folder)
+            for name in dict.fromkeys((inside.with_suffix("").as_posix(), path.stem)):
+                texts.setdefault(name, []).append(path)
+    return texts
 
 
 def _written_report(
-    examination: _Examination, names: list[str], texts: dict[str, Path], config: CohortConfig
+    examination: _Examination, names: list[str], texts: dict[str, list[Path]], config: CohortConfig
 ) -> str:
     """Return the report of a study's SR, else of its text file, "" where it has neither.
 
     Raises:
-        RecordError: what it has cannot be read.
+        RecordError: what it has cannot be read, or it has several that differ.
     """
     for path in examination.reports:
         if text := _structured_report(path, config):
             return text
-    file = next((texts[name] for name in names if name in texts), None)
-    if file is None:
-        return ""
-    text = read_text(file)
-    return choose_sections(section(text, "FINDINGS"), section(text, "IMPRESSION"), config.sections) or text
+    for name in names:
+        found = _texts_of(name, examination, texts, config)
+        written = {file: read_text(file) for file in found}
+        if len(set(written.values())) > 1:
+            listed = ", ".join(str(file) for file in found[:5])
+            detail = f"{len(found)} text files are named {name!r}, and differ: {listed}; leave one"
+            raise RecordError("ambiguous report", detail)
+        if written:
+            text = written[found[0]]
+            sections = section(text, "FINDINGS"), section(text, "IMPRESSION")
+            return choose_sections(*sections, config.sections) or text
+    return ""
+
+
+def _texts_of(
+    name: str, examination: _Examination, texts: dict[str, list[Path]], config: CohortConfig
+) -> list[Path]:
+    """Return the text files of a name; of an image's bare name none in a folder of other images."""
+    found = texts.get(name, [])
+    bare = {part for path, _ in examination.images for part in (path.name, path.stem)}
+    if name not in bare:
+        return found
+    near = {path.parent for path, _ in examination.images} | {config.root, config.reports}
+    return [path for path in found if path.parent in near]
 
 
 def _structured_report(path: Path, config: CohortConfig) -> str:
