@@ -16,6 +16,7 @@ import pytest
 from medflare.core.conditions import CONDITIONS, Code
 from medflare.core.errors import DataError
 from medflare.data.cohort_summary import summarise
+from medflare.data.readers.common import parse_sex
 from medflare.data.samples import open_samples
 from medflare.data.settings.cohort import CohortConfig
 from medflare.data.settings.site import SiteConfig
@@ -198,3 +199,17 @@ def test_missing_folder_and_missing_table_say_what_was_expected(tmp_path: Path) 
 def test_public_note_sets_are_read_whole(public_data: Path, name: str, count: int) -> None:
     cohort = read_cohort("notes_jsonl", public_data / "ie" / name, label_map=name)
     assert (len(cohort.notes), cohort.skipped) == (count, [])
+
+
+@pytest.mark.parametrize(
+    ("written", "sex"),
+    [
+        ("F", "F"),
+        (" male ", "M"),
+        ("männlich", "M"),
+        ("W", "F"),
+        *((word, None) for word in ("missing", "masked", "Mx", "O", "", None)),
+    ],
+)
+def test_a_sex_is_a_word_for_it_and_not_a_first_letter(written: str | None, sex: str | None) -> None:
+    assert parse_sex(written) == sex

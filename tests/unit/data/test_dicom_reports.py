@@ -13,6 +13,15 @@ from medflare.data.cohort_summary import summarise
 from site_builders import read_cohort
 
 
+def pair(root: Path, patient: str, uid: str, text: str | None, name: str = "IM1", **more: str) -> Path:
+    """An image and its report beside it, both of one name, as a PACS exports each patient."""
+    tags = {"StudyInstanceUID": uid, "PatientID": patient, "Modality": "DX", "BodyPartExamined": "CHEST"}
+    folders.write_dicom(root / patient / name, folders.corner_image(), **(tags | more))
+    if text is not None:
+        (root / patient / f"{name}.txt").write_text(text)
+    return root / patient
+
+
 def test_header_gives_patient_age_view_and_day(tmp_path: Path) -> None:
     studies = read_cohort("dicom_reports", folders.dicom_reports(tmp_path), file="reports.csv").studies
     assert [study.patient_id for study in studies] == list(folders.PATIENTS)
@@ -36,6 +45,27 @@ def test_sections_of_a_structured_report_are_told_by_their_names(
     root = folders.dicom_reports(tmp_path)
     studies = read_cohort("dicom_reports", root, max_skipped=0.5, sections=sections).studies
     assert words in next(study.report.lower() for study in studies if study.study_id == "1.2.3")
+
+
+def test_a_text_without_the_wanted_section_is_no_report(tmp_path: Path) -> None:
+    """Its other parts name the patient, the reason and the doctor."""
+    pair(tmp_path, "p0", "1.2.0", "NAME: Ann Miller\nINDICATION: Cough.\nIMPRESSION: Clear.\n")
+    pair(tmp_path, "p1", "1.2.1", "The lungs are clear.")
+    cohort = read_cohort("dicom_reports", tmp_path, max_skipped=0.6, sections="findings")
+    assert [(study.patient_id, study.report) for study in cohort.studies] == [("p1", "The lungs are clear.")]
+    assert [item.record for item in cohort.skipped] == ["1.2.0"]
+
+
+def test_a_dose_report_is_no_report(tmp_path: Path) -> None:
+    root = folders.dicom_reports(tmp_path)
+    dose = "1.2.840.10008.5.1.4.1.1.88.67"
+    folders.write_structured_report(
+        root / "s2" / "DOSE", "Dose of 0.1 mGy.", StudyInstanceUID="1.2.2", SOPClassUID=dose
+    )
+    cohort = read_cohort("dicom_reports", root, file="reports.csv")
+    assert not any("mGy" in study.report for study in cohort.studies)
+    assert len(cohort.studies) == 6
+    assert summarise(cohort)["left_out"]["SR that is no report"] == 1
 
 
 def test_reports_may_lie_in_a_folder_of_their_own(tmp_path: Path) -> None:
@@ -64,15 +94,6 @@ def test_a_name_of_two_studies_gives_neither_of_them_a_report(name: str, tmp_pat
     assert [(item.record, item.reason) for item in cohort.skipped] == [
         (uid, "ambiguous report") for uid in lost
     ]
-
-
-def pair(root: Path, patient: str, uid: str, text: str | None, name: str = "IM1", **more: str) -> Path:
-    """An image and its report beside it, both of one name, as a PACS exports each patient."""
-    tags = {"StudyInstanceUID": uid, "PatientID": patient, "Modality": "DX", "BodyPartExamined": "CHEST"}
-    folders.write_dicom(root / patient / name, folders.corner_image(), **(tags | more))
-    if text is not None:
-        (root / patient / f"{name}.txt").write_text(text)
-    return root / patient
 
 
 def test_texts_beside_images_of_one_name_stay_with_their_patients(tmp_path: Path) -> None:

@@ -54,6 +54,31 @@ def test_the_text_of_a_resource_is_read_from_where_it_stands(row: Any, text: str
     assert (note.note_id, note.patient_id) == (f"{row['resourceType']}/d1", "Patient/7")
 
 
+@pytest.mark.parametrize("url", ["https://pacs.example/wado/b1", "Media/b1", "b1", "Binary/b1/note"])
+def test_an_address_that_ends_like_a_binary_s_id_is_not_that_binary(url: str, tmp_path: Path) -> None:
+    """Else a note gets the text of another patient."""
+    row = exports.resource(content=[{"attachment": {"contentType": "text/plain", "url": url}}])
+    binary = {"resourceType": "Binary", "id": "b1", "data": base64.b64encode(b"Of another.").decode()}
+    good = exports.resource(id="d2", content=[{"attachment": PLAIN}])
+    cohort = fhir(tmp_path, row, binary, good, max_skipped=0.6)
+    assert [note.text for note in cohort.notes] == ["Severe pain."]
+    assert [item.reason for item in cohort.skipped] == ["unreadable attachment"]
+
+
+def test_two_binaries_of_one_id_that_differ_are_nobody_s_text(tmp_path: Path) -> None:
+    binaries = [
+        {"resourceType": "Binary", "id": name, "data": base64.b64encode(text).decode()}
+        for name, text in (("b1", b"No fever."), ("b1", b"Fever."), ("b2", b"Clear."), ("b2", b"Clear."))
+    ]
+    rows = [
+        exports.resource(id=name, content=[{"attachment": {"contentType": "text/plain", "url": url}}])
+        for name, url in (("d1", "Binary/b1"), ("d2", "Binary/b2/_history/1"))
+    ]
+    cohort = fhir(tmp_path, *rows, *binaries, max_skipped=0.6)
+    assert [(note.note_id, note.text) for note in cohort.notes] == [("DocumentReference/d2", "Clear.")]
+    assert [item.reason for item in cohort.skipped] == ["ambiguous attachment"]
+
+
 def test_one_person_is_one_patient_in_every_form_of_reference_and_after_a_merge(tmp_path: Path) -> None:
     forms = (
         "Patient/7",

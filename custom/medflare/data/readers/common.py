@@ -39,10 +39,15 @@ def parse_number(value: Any) -> float | None:
     return float(match[1]) if match else None
 
 
+_SEX = {
+    **dict.fromkeys(("f", "female", "woman", "girl", "w", "weiblich", "frau", "femme", "femenino"), "F"),
+    **dict.fromkeys(("m", "male", "man", "boy", "männlich", "mann", "homme", "masculin", "masculino"), "M"),
+}
+
+
 def parse_sex(value: Any) -> str | None:
-    """Return "F", "M" or None."""
-    letter = str(value or "").strip()[:1].upper()
-    return letter if letter in ("F", "M") else None
+    """Return "F", "M", or None for what is neither: "missing" begins with an m, too."""
+    return _SEX.get(str(value or "").strip().lower())
 
 
 _CHEXPERT = {"1": Code.POSITIVE, "0": Code.NEGATIVE, "-1": Code.UNCERTAIN, "": Code.BLANK}

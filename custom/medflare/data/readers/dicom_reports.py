@@ -32,7 +32,7 @@ from medflare.data.settings.cohort import CohortConfig
 TAGS = [
     *("StudyInstanceUID", "SOPInstanceUID", "AccessionNumber", "PatientID", "PatientAge", "PatientSex"),
     *("StudyDate", "StudyTime", "Modality", "BodyPartExamined", "ViewPosition", "InstanceNumber"),
-    "PreliminaryFlag",
+    *("PreliminaryFlag", "SOPClassUID"),
 ]
 FIELDS: ColumnMap = {
     "study": ["study", "study_id", "StudyInstanceUID", "study_uid", "AccessionNumber", "accession", "image"],
@@ -42,6 +42,9 @@ FIELDS: ColumnMap = {
     "split": "split",
 }
 REQUIRED = ("study",)
+REPORT_CLASSES = frozenset(f"1.2.840.10008.5.1.4.1.1.88.{number}" for number in (11, 22, 33, 34))
+"""SOP classes of SR that hold a report: basic text, enhanced, comprehensive, comprehensive 3D. Others hold
+doses, logs and findings of other programs."""
 PRELIMINARY = "PRELIMINARY"
 """Value of PreliminaryFlag (0040,A496) of a draft."""
 
@@ -116,7 +119,9 @@ def _examinations(
             continue
         examination = examinations.setdefault(uid, _Examination())
         if header.get("Modality") == "SR":
-            if header.get("PreliminaryFlag") == PRELIMINARY and not drafts:
+            if str(header.get("SOPClassUID", "") or min(REPORT_CLASSES)) not in REPORT_CLASSES:
+                left_out["SR that is no report"] += 1
+            elif header.get("PreliminaryFlag") == PRELIMINARY and not drafts:
                 left_out["preliminary report (SR)"] += 1
             else:
                 examination.reports.append(path)
@@ -239,8 +244,7 @@ def _written_report(
             raise RecordError("ambiguous report", detail)
         if written:
             text = written[found[0]]
-            sections = section(text, "FINDINGS"), section(text, "IMPRESSION")
-            return choose_sections(*sections, config.sections) or text
+            return _wanted(section(text, "FINDINGS"), section(text, "IMPRESSION"), text, config)
     return ""
 
 
@@ -257,7 +261,7 @@ def _texts_of(
 
 
 def _structured_report(path: Path, config: CohortConfig) -> str:
-    """Return the text of a DICOM SR: its findings and impression by their concept names, else all text."""
+    """Return the text of a DICOM SR: its findings and impression by their concept names."""
     import pydicom
 
     with decoding(path):
@@ -267,8 +271,14 @@ def _structured_report(path: Path, config: CohortConfig) -> str:
         for part in named:
             if part in name.lower() or (part == "impression" and "conclusion" in name.lower()):
                 named[part] = f"{named[part]}\n{text}".strip()
-    chosen = choose_sections(named["finding"], named["impression"], config.sections)
-    return chosen or "\n".join(text for _, text in items)
+    return _wanted(named["finding"], named["impression"], "\n".join(text for _, text in items), config)
+
+
+def _wanted(findings: str, impression: str, whole: str, config: CohortConfig) -> str:
+    """Return the sections that the site wants; the whole text where it is not divided into any."""
+    if findings or impression:
+        return choose_sections(findings, impression, config.sections)
+    return whole
 
 
 def _text_items(item: Any, depth: int = 0) -> Iterator[tuple[str, str]]:

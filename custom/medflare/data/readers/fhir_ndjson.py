@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from html.parser import HTMLParser
@@ -31,7 +31,7 @@ from medflare.data.records import Note, RecordError
 from medflare.data.settings.cohort import CohortConfig
 
 FILES = ("**/*.ndjson", "**/*.ndjson.gz")
-PATIENT = "Patient"
+PATIENT, BINARY = "Patient", "Binary"
 READ = ("DocumentReference", "DiagnosticReport")
 FINAL = frozenset({"current", "final", "amended", "corrected", "appended"})
 SELECTABLE = frozenset({"resourceType", "status", "category", "code"})
@@ -135,11 +135,14 @@ def read(config: CohortConfig) -> SourceRecords:
     source, left_out = SourceRecords(), Counter[str]()
     rows = list(_rows(config, source))
     replaced = _replaced_patients(rows)
-    binaries = {str(row.get("id")): row for _, row in rows if row.get("resourceType") == "Binary"}
+    binaries = defaultdict[str, list[TableRow]](list)
+    for _, row in rows:
+        if row.get("resourceType") == BINARY:
+            binaries[f"{BINARY}/{row.get('id')}"].append(row)
     for where, row in rows:
         kind = str(row.get("resourceType") or "")
         if kind not in READ:
-            left_out[f"resource {kind or 'without a type'}"] += kind not in ("Binary", PATIENT)
+            left_out[f"resource {kind or 'without a type'}"] += kind not in (BINARY, PATIENT)
             continue
         with source.skipping(f"{kind}/{row.get('id') or where}"):
             try:
@@ -173,9 +176,14 @@ def _replaced_patients(rows: list[tuple[str, TableRow]]) -> dict[str, str]:
 
 
 def _patient(reference: str) -> str:
-    """Return `Patient/7` for a reference to it in any form: relative, absolute, or of one version."""
-    parts = reference.split("/_history/")[0].split("/")
-    return "/".join(parts[-2:]) if parts[-2:-1] == [PATIENT] else reference
+    """Return `Patient/7` for a reference to it; any other reference as it is."""
+    return _local(reference, PATIENT) or reference
+
+
+def _local(reference: str, kind: str) -> str | None:
+    """Return `<kind>/7` for a reference to it in any form: relative, absolute, or of one version."""
+    parts = reference.split("/_history/")[0].rstrip("/").split("/")
+    return "/".join(parts[-2:]) if parts[-2:-1] == [kind] else None
 
 
 def _person(reference: str, replaced: Mapping[str, str]) -> str:
@@ -212,14 +220,14 @@ def _rows(config: CohortConfig, source: SourceRecords) -> Iterator[tuple[str, Ta
             yield f"{path.name}:{number}", row
 
 
-def _text(resource: _Resource, binaries: Mapping[str, TableRow], where: str) -> str:
+def _text(resource: _Resource, binaries: Mapping[str, list[TableRow]], where: str) -> str:
     """Return the text of a resource: its first readable attachment, conclusion, or narrative."""
     others = []
     for attachment in resource.attachments:
         content_type = attachment.content_type.split(";")[0].strip().lower()
         data = attachment.data
         if data is None and attachment.url:
-            binary = binaries.get(attachment.url.rstrip("/").rpartition("/")[2], {})
+            binary = _binary(attachment.url, binaries, where)
             data, content_type = binary.get("data"), content_type or str(binary.get("contentType") or "")
         if content_type in (*PLAIN, *HTML) and isinstance(data, str):
             text = _decode(data, attachment.content_type, where)
@@ -230,6 +238,19 @@ def _text(resource: _Resource, binaries: Mapping[str, TableRow], where: str) -> 
         detail = f"{where}: {', '.join(others)}; expected text/plain or text/html, inline or as Binary"
         raise RecordError("unreadable attachment", detail)
     return text
+
+
+def _binary(url: str, binaries: Mapping[str, list[TableRow]], where: str) -> TableRow:
+    """Return the Binary that an address names; empty where the export has none, or it names something else.
+
+    Raises:
+        RecordError: the export has several of that id, which differ.
+    """
+    name = _local(url, BINARY)
+    found = binaries.get(name, []) if name else []
+    if any(row.get("data") != found[0].get("data") for row in found):
+        raise RecordError("ambiguous attachment", f"{where}: {name} stands {len(found)} times, and differs")
+    return found[0] if found else {}
 
 
 def _decode(data: str, content_type: str, where: str) -> str:
