@@ -52,10 +52,11 @@ def inspect(
     [bold]Example[/bold]: medflare cohort inspect /data/iu --format iu_xray --json
     [bold]Example[/bold]: medflare cohort inspect /data/notes --format brat --label-map mtsamples
     """
-    from medflare.cli.cohort_view import print_heterogeneity, print_repeated, print_summary
+    from medflare.cli.cohort_view import print_copies, print_heterogeneity, print_repeated, print_summary
     from medflare.cli.identifier_view import print_identifiers
     from medflare.data.cohort_summary import repeated_reports
     from medflare.data.heterogeneity import heterogeneity
+    from medflare.data.near_copies import near_copies
     from medflare.data.text_heterogeneity import text_heterogeneity
 
     configs = _sites(source, format, label_map, site)
@@ -77,6 +78,7 @@ def inspect(
     for cohort, summary in cohorts.values():
         print_summary(summary)
         print_repeated(repeated_reports(cohort))
+        print_copies(near_copies(cohort.notes), sum(note.split != "train" for note in cohort.notes))
     for name, report in reports.items():
         print_identifiers(name or str(source), report)
     studies = {name: cohort.studies for name, (cohort, _) in cohorts.items() if cohort.studies}

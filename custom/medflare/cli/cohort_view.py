@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from medflare.data.near_copies import SHARE, WORDS, NearCopy
+
 REPEATED = 5
 """Texts that several records share of which so many are shown."""
 SHOWN = 100
@@ -143,6 +145,21 @@ def print_repeated(repeated: Sequence[tuple[str, Sequence[str]]]) -> None:
     for text, ids in repeated[:REPEATED]:
         short = text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
         table.add_row(str(len(ids)), escape(" ".join(short.split())), escape(", ".join(ids[:2])))
+    console.print(table)
+
+
+def print_copies(copies: Sequence[NearCopy], held_out: int) -> None:
+    """Print the held-out notes that repeat training notes; their scores are too good."""
+    if not copies:
+        return
+    console, table = Console(), Table("held-out note", "repeats", "share of its words")
+    for copy in copies[:REPEATED]:
+        table.add_row(escape(copy.held_out), escape(copy.trained), f"{copy.share:.0%}")
+    console.print(
+        f"{len(copies)} of {held_out} held-out notes repeat {SHARE:.0%} or more of a training note, in "
+        f"sequences of {WORDS} words. Such scores show what was learnt by heart: put both into one split.",
+        style="yellow",
+    )
     console.print(table)
 
 

@@ -27,10 +27,10 @@ def count_repetitions(records: Sequence[Question | Summary]) -> int:
 def group_names(records: Sequence[Study | Note | Question | Summary]) -> list[str]:
     """Return for each record the name of the group that must be in one split and at one site.
 
-    Studies and notes are grouped by patient; a note without a patient is its own group. Questions and
-    summaries are linked by words or patient, also through others; the name is then the alphabetically first
-    of the group's texts. It depends on no id and on no order of rows, so the hash split of a group stays the
-    same when a source is exported again.
+    Studies are grouped by patient. Notes, questions and summaries are linked by words or patient, also
+    through others; a note without a patient counts as one. The name of a group is the first, by the alphabet,
+    of its patients (notes) or of its texts (questions and summaries). It depends on no order of rows, so the
+    hash split of a group stays the same when a source is exported again.
     """
     # Union-find over all links of the records. A set of texts alone would not do: patient A has texts 1 and
     # 2, patient B has 2 and 3, and so 1 and 3 belong together without anything in common.
@@ -47,8 +47,8 @@ def group_names(records: Sequence[Study | Note | Question | Summary]) -> list[st
         parent.setdefault(name, name)
         for link in others:
             if link in parent:
-                # The smaller root wins. A patient always hangs below a text, so every root is a text and the
-                # final root is the smallest text of the group, whatever the order of rows.
+                # The smaller root wins. What a record names second always hangs below what it names first, so
+                # the final root is the smallest of these, whatever the order of rows.
                 low, high = sorted((root(link), root(name)))
                 parent[high] = low
             else:
@@ -73,11 +73,25 @@ def split_by_group(
     if has_split:
         return move_groups(records, names)
     splits = assign_splits(names, shares)
-    if any(record.may_repeat for record in records):
-        large = max(LARGE_SHARE * len(names), LARGE_COUNT)
-        sizes = Counter(names).items()
-        splits |= {name: "train" for name, size in sizes if size > large and shares.train > 0}
+    large = max(LARGE_SHARE * len(names), LARGE_COUNT)
+    sizes = _repetitions(records, names).items()
+    splits |= {name: "train" for name, size in sizes if size > large and shares.train > 0}
     return [replace(record, split=splits[name]) for name, record in zip(names, records, strict=True)], 0
+
+
+def _repetitions(records: Sequence[Study | Note | Question | Summary], names: Sequence[str]) -> Counter[str]:
+    """Return group -> how often one of its texts is asked: questions and summaries of the group, or notes of
+    the same words. Many notes of one patient are no repetition."""
+    sizes = Counter(name for name, record in zip(names, records, strict=True) if record.may_repeat)
+    keys = [
+        (name, record.repetition_key)
+        for name, record in zip(names, records, strict=True)
+        if isinstance(record, Note)
+    ]
+    copies = Counter(key for _, key in keys)
+    for name, key in keys:
+        sizes[name] = max(sizes[name], copies[key])
+    return sizes
 
 
 def move_groups(records: Sequence[Record], names: Sequence[str]) -> tuple[list[Record], int]:

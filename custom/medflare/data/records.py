@@ -131,9 +131,14 @@ class Note:
     annotated: tuple[str, ...] | None = None
 
     @property
+    def repetition_key(self) -> str:
+        """A text that is equal for notes that repeat each other, whatever their case and white space."""
+        return _folded(self.text)
+
+    @property
     def links(self) -> tuple[str, ...]:
-        """The patient; a note without a patient is its own group."""
-        return (self.patient_id or self.note_id,)
+        """The patient, or the note where none is named; and the note's words, as no patient is called."""
+        return (self.patient_id or self.note_id, f"\0{_TEXT}{self.repetition_key}")
 
     def from_source(self, source: str, folder: str) -> Note:
         """Return the note with `source` before its id and `folder` before its patient's."""

@@ -88,7 +88,7 @@ def test_code_points_beyond_the_basic_plane_count_once(tmp_path: Path) -> None:
 
 def test_folders_name_the_split_else_it_is_made(tmp_path: Path) -> None:
     for place in ("train", "validation", "test"):
-        folders.brat(tmp_path / "given" / place, name=f"{place}-1")
+        folders.brat(tmp_path / "given" / place, name=f"{place}-1", text=f"{folders.TEXT}\nOf {place}.")
     given = read_cohort("brat", tmp_path / "given")
     assert {note.note_id: note.split for note in given.notes} == {
         "train/train-1": "train",
@@ -96,7 +96,7 @@ def test_folders_name_the_split_else_it_is_made(tmp_path: Path) -> None:
         "test/test-1": "test",
     }
     for number in range(20):
-        folders.brat(tmp_path / "none", name=f"n{number}")
+        folders.brat(tmp_path / "none", name=f"n{number}", text=f"{folders.TEXT}\nNote {number}.")
     made = Counter(note.split for note in read_cohort("brat", tmp_path / "none").notes)
     assert set(made) == {"train", "val", "test"}
 

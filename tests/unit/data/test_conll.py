@@ -64,7 +64,7 @@ def test_columns_are_numbers_from_either_end(tmp_path: Path) -> None:
 
 def test_files_and_folders_name_the_split(tmp_path: Path) -> None:
     for name in ("dev.conll", "test/a.conll", "train.tsv"):
-        folders.write(tmp_path / name, rows(SCHEMES["IOB2"]))
+        folders.write(tmp_path / name, rows(SCHEMES["IOB2"]) + f"\n{name} NN O\n")
     assert {note.note_id: note.split for note in load(tmp_path)} == {
         "dev.conll": "val",
         "test/a.conll": "test",

@@ -172,7 +172,7 @@ def test_pooled_sources_keep_their_notes_apart(tmp_path: Path) -> None:
 
 def test_a_limit_takes_the_same_few_notes(tmp_path: Path) -> None:
     for number in range(9):
-        folders.brat(tmp_path, name=f"n{number}")
+        folders.brat(tmp_path, name=f"n{number}", text=f"{folders.TEXT}\nNote {number}.")
     few = [read_cohort("brat", tmp_path, limit=4).notes for _ in range(2)]
     assert len(few[0]) == 4
     assert few[0] == few[1]
