@@ -32,6 +32,8 @@ def print_summary(summary: Mapping[str, Any]) -> None:
         if summary[key]:
             facts.add_row(key.replace("_", " "), _listed(summary[key]))
     console.print(facts)
+    if missing := missing_splits(summary):
+        console.print(missing, style="yellow")
     if summary["annotation"]:
         _print_annotation(console, summary)
     if summary["asked"] or summary["summarised"]:
@@ -54,6 +56,20 @@ def print_summary(summary: Mapping[str, Any]) -> None:
                 style="yellow",
             )
     _print_skipped(console, summary)
+
+
+def missing_splits(summary: Mapping[str, Any]) -> str:
+    """Return what a run lacks where records train and no others validate or test, "" where it lacks nothing."""
+    filled = {split: any(counts.values()) for split, counts in summary["splits"].items()}
+    use = {"val": "is validated after its rounds", "test": "is tested at its end"}
+    lacking = [split for split in use if not filled[split]]
+    if not filled["train"] or not lacking:
+        return ""
+    what = " or ".join(use[split] for split in lacking)
+    return (
+        f"No record is in split {' or '.join(lacking)}: nothing of a run here {what}. To have the patients "
+        "divided 80/10/10, let 'root' be the folder train itself, or set 'columns: {split: null}' for a table."
+    )
 
 
 def _listed(counts: Mapping[str, Any]) -> str:

@@ -44,6 +44,20 @@ def test_documents_entities_relations_losses_and_skips_are_counted(folder: Path)
     assert "bad.ann line 1: T1 at 7:11" in summary["skipped"]["text mismatch"]["examples"][0]
 
 
+def test_notes_that_all_train_are_said_to_test_nothing(folder: Path) -> None:
+    (folder / "train").mkdir()
+    for path in [*folder.glob("n*.txt"), *folder.glob("n*.ann")]:
+        path.rename(folder / "train" / path.name)
+        if path.suffix == ".txt":
+            (folder / "train" / path.name).write_text(f"{TEXT}\nNote {path.stem}.")
+    shown = " ".join(answer("cohort", "inspect", folder, "--format", "brat").split())
+    assert (
+        "No record is in split val or test: nothing of a run here is validated after its rounds or" in shown
+    )
+    assert "let 'root' be the folder train itself" in shown
+    assert "No record" not in answer("cohort", "inspect", folder / "train", "--format", "brat")
+
+
 def test_people_see_both_sides_of_a_map(folder: Path) -> None:
     plain = answer("cohort", "inspect", folder, "--format", "brat")
     assert "19 of 57 relations lost" in plain
