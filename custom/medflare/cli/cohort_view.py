@@ -59,7 +59,7 @@ def print_summary(summary: Mapping[str, Any]) -> None:
 
 
 def missing_splits(summary: Mapping[str, Any]) -> str:
-    """Return what a run lacks where records train and no others validate or test, "" where it lacks nothing."""
+    """Return what a run lacks where records train and none validate or test; "" where it lacks nothing."""
     filled = {split: any(counts.values()) for split, counts in summary["splits"].items()}
     use = {"val": "is validated after its rounds", "test": "is tested at its end"}
     lacking = [split for split in use if not filled[split]]
@@ -67,8 +67,8 @@ def missing_splits(summary: Mapping[str, Any]) -> str:
         return ""
     what = " or ".join(use[split] for split in lacking)
     return (
-        f"No record is in split {' or '.join(lacking)}: nothing of a run here {what}. To have the patients "
-        "divided 80/10/10, let 'root' be the folder train itself, or set 'columns: {split: null}' for a table."
+        f"No record is in split {' or '.join(lacking)}: nothing of a run here {what}. To have patients "
+        "split 80/10/10, let 'root' be the folder train itself, or set 'columns: {split: null}' for a table."
     )
 
 
