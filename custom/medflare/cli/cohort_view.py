@@ -59,16 +59,16 @@ def print_summary(summary: Mapping[str, Any]) -> None:
 
 
 def missing_splits(summary: Mapping[str, Any]) -> str:
-    """Return what a run lacks where records train and none validate or test; "" where it lacks nothing."""
+    """Return what a run lacks here because a split has no record; "" where nothing, or where all test."""
     filled = {split: any(counts.values()) for split, counts in summary["splits"].items()}
-    use = {"val": "is validated after its rounds", "test": "is tested at its end"}
+    use = {"train": "learns", "val": "validates after its rounds", "test": "tests at its end"}
     lacking = [split for split in use if not filled[split]]
-    if not filled["train"] or not lacking:
+    if not lacking or lacking == ["train", "val"]:
         return ""
     what = " or ".join(use[split] for split in lacking)
     return (
-        f"No record is in split {' or '.join(lacking)}: nothing of a run here {what}. To have patients "
-        "split 80/10/10, let 'root' be the folder train itself, or set 'columns: {split: null}' for a table."
+        f"No record is in split {' or '.join(lacking)}: nothing here {what} in a run. "
+        "'split: {ignore_source: true}' has patients split 80/10/10 whatever the source says."
     )
 
 

@@ -62,16 +62,25 @@ def split_by_group(
     """Give every group of records one split.
 
     Args:
-        has_split: the source brings a split; groups that it has in several are moved to the most common one.
-            Otherwise a hash of the group's name decides, and a large group of texts (LARGE_SHARE,
-            LARGE_COUNT) is trained on, because as a test it would be one question asked many times.
+        has_split: the source brings a split, for all records or for some. These keep it (a new one for all
+            would train on what the source keeps for tests), and groups that it has in several splits are
+            moved to the most common one. For the others a hash of the group's name decides. Where it decides
+            for all, a large group of texts (LARGE_SHARE, LARGE_COUNT) is trained on, because as a test it
+            would be one question asked many times.
 
     Returns:
         The records with their splits, in the same order; how many groups the source had in several splits.
     """
     names = group_names(records)
     if has_split:
-        return move_groups(records, names)
+        made = assign_splits(
+            [n for n, record in zip(names, records, strict=True) if not record.split], shares
+        )
+        placed = [
+            record if record.split else replace(record, split=made[name])
+            for name, record in zip(names, records, strict=True)
+        ]
+        return move_groups(placed, names)
     splits = assign_splits(names, shares)
     large = max(LARGE_SHARE * len(names), LARGE_COUNT)
     sizes = _repetitions(records, names).items()

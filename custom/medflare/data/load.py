@@ -78,6 +78,8 @@ def _read_one(config: CohortConfig, number: str) -> Cohort:
         number: of the source where several are pooled, else "".
     """
     source = read_source(config)
+    if config.split.ignore_source:
+        source.has_split = False
     identifiers = treat_identifiers(source, config)
     part = Cohort(name=config.format, skipped=source.skipped)
     unread = len({item.record for item in source.skipped})
@@ -157,12 +159,13 @@ def _fault(
 
 
 def _with_known_split(studies: list[Study], source: SourceRecords) -> list[Study]:
-    """Return the studies with our word for their split; those with an unknown one are skipped."""
+    """Return the studies with our word for their split, "" where they name none; those with an unknown one
+    are skipped."""
     if not source.has_split:
         return studies
     kept = []
     for study in studies:
-        name = split_name(study.split)
+        name = split_name(study.split) if study.split.strip() else ""
         if name is None:
             detail = (
                 f"split {study.split!r} is none of {', '.join(SPLITS)}; 'columns: {{split: null}}' ignores it"

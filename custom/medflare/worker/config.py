@@ -61,7 +61,7 @@ def load_site_settings(config: WorkerConfig) -> SiteConfig:
         raise SiteSettingsError(str(error)) from error
     if config.split is None:
         return site
-    all_in_one = SplitConfig(**{"train": 0, "val": 0, "test": 0, config.split: 1})
+    all_in_one = SplitConfig.model_validate({"train": 0, "val": 0, "test": 0, config.split: 1})
     return site.model_copy(
         update={"cohort": tuple(c.model_copy(update={"split": all_in_one}) for c in site.cohort)}
     )

@@ -51,11 +51,13 @@ def test_notes_that_all_train_are_said_to_test_nothing(folder: Path) -> None:
         if path.suffix == ".txt":
             (folder / "train" / path.name).write_text(f"{TEXT}\nNote {path.stem}.")
     shown = " ".join(answer("cohort", "inspect", folder, "--format", "brat").split())
-    assert (
-        "No record is in split val or test: nothing of a run here is validated after its rounds or" in shown
+    assert "No record is in split val or test: nothing here validates after its rounds or tests at" in shown
+    (folder / "site.yaml").write_text(
+        "name: a\ncohort: {format: brat, root: ., split: {ignore_source: true}}\n"
     )
-    assert "let 'root' be the folder train itself" in shown
-    assert "No record" not in answer("cohort", "inspect", folder / "train", "--format", "brat")
+    assert "No record" not in answer("cohort", "inspect", folder)
+    splits = facts("cohort", "inspect", folder)["splits"]
+    assert all(splits[split]["notes"] for split in ("train", "val", "test"))
 
 
 def test_people_see_both_sides_of_a_map(folder: Path) -> None:

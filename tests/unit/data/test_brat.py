@@ -101,6 +101,25 @@ def test_folders_name_the_split_else_it_is_made(tmp_path: Path) -> None:
     assert set(made) == {"train", "val", "test"}
 
 
+def test_a_note_beside_divided_ones_moves_none_of_them(tmp_path: Path) -> None:
+    """One stray note must not have the notes of test/ trained on."""
+    for number in range(30):
+        place = "test" if number % 3 else "train"
+        folders.brat(tmp_path / place, text=f"{folders.TEXT}\nNote {number}.", name=f"n{number}")
+    folders.brat(tmp_path, text=f"{folders.TEXT}\nStray.", name="stray")
+    cohort = read_cohort("brat", tmp_path)
+    assert cohort.skipped == []
+    assert Counter(note.split for note in cohort.notes if note.note_id != "stray") == {
+        "train": 10,
+        "test": 20,
+    }
+    only_tests = read_cohort("brat", tmp_path, split={"train": 0, "val": 0, "test": 1})
+    assert Counter(note.split for note in only_tests.notes) == {"train": 10, "test": 21}
+    divided = read_cohort("brat", tmp_path, split={"ignore_source": True})
+    assert len(divided.notes) == 31
+    assert {note.split for note in divided.notes} == {"train", "val", "test"}
+
+
 def test_files_that_begin_with_a_dot_are_no_notes(tmp_path: Path) -> None:
     folders.write(folders.brat(tmp_path) / "._n1.txt", "\x00\x05")
     cohort = read_cohort("brat", tmp_path)

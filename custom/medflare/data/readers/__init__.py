@@ -24,10 +24,10 @@ def read_source(config: CohortConfig) -> SourceRecords:
         DataError: the source cannot be read at all.
     """
     source: SourceRecords = _reader(config.format).read(config)
-    # Of texts every one must name its split, else all get new ones; readers of studies say it themselves.
+    # Readers of studies say themselves whether there is a split.
     texts: list[Note | Question | Summary] = [*source.notes, *source.questions, *source.summaries]
     if texts:
-        source.has_split = all(text.split for text in texts)
+        source.has_split = any(text.split for text in texts)
     return source
 
 

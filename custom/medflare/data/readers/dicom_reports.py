@@ -95,7 +95,7 @@ def read(config: CohortConfig) -> SourceRecords:
             report, split = row
             source.studies.append(_study(uid, examination, report, split))
     source.studies = days_of_dates(source.studies)
-    source.has_split = bool(source.studies) and all(study.split for study in source.studies)
+    source.has_split = any(study.split for study in source.studies)
     source.left_out = dict(+left_out)
     return source
 

@@ -25,12 +25,15 @@ def _only_types(names: Iterable[str | None]) -> None:
 
 
 class SplitConfig(Settings):
-    """Shares of patients in each split, used only if the source brings no split of its own."""
+    """Shares of patients in each split, used only if the source brings no split of its own that counts."""
 
     train: float = Field(default=0.8, ge=0)
     val: float = Field(default=0.1, ge=0)
     test: float = Field(default=0.1, ge=0)
     seed: int = 0
+    ignore_source: bool = Field(
+        default=False, description="the source's own split does not count, whether of a column or a folder"
+    )
 
     @model_validator(mode="after")
     def _sum(self) -> SplitConfig:

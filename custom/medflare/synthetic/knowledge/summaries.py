@@ -75,7 +75,7 @@ def summary_hospitals(demo: SummariesDemo) -> dict[str, list[Summary]]:
         source, target = population.write(patient, given[patient])
         name = f"{names[given[patient]]}-{patient}"
         written.append(Summary(summary_id=name, source=source, target=target, patient_id=name, group=group))
-    placed, _ = split_by_group(written, False, SplitConfig(**SHARES, seed=demo.seed))
+    placed, _ = split_by_group(written, False, SplitConfig.model_validate(SHARES | {"seed": demo.seed}))
     dealt: dict[str, list[Summary]] = {name: [] for name in names}
     for patient, summary in zip(population.groups, placed, strict=True):
         dealt[names[given[patient]]].append(summary)
