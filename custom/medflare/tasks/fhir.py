@@ -8,6 +8,7 @@ model as a contained Device, and says that it is a draft. Elements that R4B and 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -29,6 +30,8 @@ IMAGING_REPORT = {"system": "http://loinc.org", "code": "18748-4", "display": "D
 PRESENCE = {"positive": "present", "negative": "absent", "uncertain": "possible"}
 """Code of a finding -> what an Observation says of it."""
 DEVICE = "model"
+LONGEST_ID, DIGEST = 64, 12
+"""Characters of a FHIR id, and of those that a digest has."""
 
 
 def diagnostic_report(
@@ -105,7 +108,7 @@ def note_resources(note: Note, origin: Origin) -> list[Resource]:
         ]
         observations.append(
             {
-                **_head("Observation", f"{identity}-{name}"[-64:]),
+                **_head("Observation", resource_id(f"{note.note_id}-{name}")),
                 "contained": [_device(origin)],
                 "status": STATUS,
                 "code": {"text": entity.label},
@@ -120,8 +123,16 @@ def note_resources(note: Note, origin: Origin) -> list[Resource]:
 
 
 def resource_id(name: str) -> str:
-    """Return a name as FHIR allows an id: at most 64 letters, digits, points and hyphens."""
-    return "".join(c if c.isascii() and (c.isalnum() or c in ".-") else "-" for c in name)[-64:] or "-"
+    """Return a name as FHIR allows an id: at most LONGEST_ID letters, digits, points and hyphens.
+
+    What another name could become too ends with a digest of its own name: two patients' notes, "Möller 1" and
+    "Müller 1" for instance, must not be one resource.
+    """
+    allowed = "".join(c if c.isascii() and (c.isalnum() or c in ".-") else "-" for c in name)
+    if allowed == name and 0 < len(name) <= LONGEST_ID:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:DIGEST]
+    return f"{allowed[-(LONGEST_ID - DIGEST - 1) :]}-{digest}".lstrip("-")
 
 
 def write_ndjson(path: Path, resources: Iterable[Resource]) -> Path:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medflare.core.errors import DataError
+from medflare.core.origin import Origin
 from medflare.data.load import load_cohort
 from medflare.data.records import Entity, Note, RecordError, Relation
 from medflare.data.settings.cohort import CohortConfig
@@ -27,6 +29,7 @@ from medflare.tasks.extraction.annotation_files import (
     write_lines,
 )
 from medflare.tasks.extraction.predictor import NotePrediction
+from medflare.tasks.fhir import note_resources, resource_id
 from medflare.tasks.output_files import distinct_names, refuse_to_replace
 
 CRLF = "Severe pain in the left\r\nwrist .\r\nNo fever .\r\n"
@@ -226,3 +229,16 @@ def test_lines_hold_the_text_and_no_made_up_split(tmp_path: Path) -> None:
     assert row["text"] == CRLF
     assert "split" not in row
     assert Relation(label="hasAttr", head="T2", tail="T1") in example().relations
+
+
+def test_notes_of_names_that_fhir_does_not_allow_stay_two_resources() -> None:
+    """One id for both would hang the findings of one patient on the note of another."""
+    names = ["n1", "ward/n1", "ward-n1", "Möller 1", "Müller 1", f"a{'x' * 70}", f"b{'x' * 70}", "-", "", "é"]
+    origin = Origin(adapter="0" * 16)
+    resources = [item for name in names for item in note_resources(replace(example(), note_id=name), origin)]
+    ids = [(item["resourceType"], item["id"]) for item in resources]
+    assert len(set(ids)) == len(ids)
+    assert all(re.fullmatch(r"[A-Za-z0-9.-]{1,64}", identity) for _, identity in ids)
+    documents = {f"DocumentReference/{identity}" for kind, identity in ids if kind == "DocumentReference"}
+    assert {item["derivedFrom"][0]["reference"] for item in resources if "derivedFrom" in item} == documents
+    assert resource_id("n1") == "n1"
