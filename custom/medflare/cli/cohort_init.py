@@ -82,11 +82,13 @@ def _guess(folder: Path) -> CohortGuess:
     from medflare.core.config import parse
     from medflare.data.detection.formats import guess_cohort
     from medflare.data.detection.label_map import with_label_map
+    from medflare.data.detection.split import with_split
     from medflare.data.settings.cohort import CohortConfig
 
     guess = guess_cohort(folder)
     document = {"format": guess.format, "root": str(folder.resolve()), **guess.settings}
-    return with_label_map(guess, parse(CohortConfig, document, str(folder)))
+    config = parse(CohortConfig, document, str(folder))
+    return with_split(with_label_map(guess, config), config)
 
 
 def _read(file: Path) -> tuple[dict[str, Cohort], list[str]]:

@@ -173,3 +173,19 @@ def test_inspect_writes_what_it_skips_and_names_repeated_reports(tmp_path: Path)
     lines = (tmp_path / "skipped.csv").read_text().splitlines()
     assert lines[0] == "site,record,reason,detail"
     assert ",s5,missing image," in lines[1]
+
+
+def test_a_part_of_a_corpus_without_training_records_is_split_anew(tmp_path: Path) -> None:
+    rows = [
+        {"id": f"r{n}", "findings": f"The lungs are clear {n}.", "impression": f"Normal {n}.", "split": "dev"}
+        for n in range(60)
+    ]
+    cohort_folders.write_jsonl(tmp_path / "data" / "reports.jsonl", rows)
+    answer("cohort", "init", tmp_path / "data", "-o", tmp_path / "site.yaml")
+    written = (tmp_path / "site.yaml").read_text(encoding="utf-8")
+    assert "ignore_source: true  # the source has no training records; patients are split 80/10/10" in written
+    splits = facts("cohort", "inspect", tmp_path / "site.yaml")["splits"]
+    assert all(splits[split]["summaries"] for split in ("train", "val", "test"))
+    cohort_folders.write_jsonl(tmp_path / "data" / "reports.jsonl", [row | {"split": "test"} for row in rows])
+    answer("cohort", "init", tmp_path / "data", "-o", tmp_path / "tests.yaml")
+    assert "ignore_source" not in (tmp_path / "tests.yaml").read_text(encoding="utf-8")
