@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from medflare.data.detection.guess import CohortGuess
 from medflare.data.readers import read_source
+from medflare.data.records import Note, Question, Study, Summary
 from medflare.data.settings.cohort import CohortConfig
 from medflare.data.splits import split_name
 
@@ -19,6 +20,7 @@ def with_split(guess: CohortGuess, config: CohortConfig) -> CohortGuess:
         config: settings of the guess.
     """
     source = read_source(config)
+    records: list[Study | Note | Question | Summary]
     records = [*source.studies, *source.notes, *source.questions, *source.summaries]
     splits = {split_name(record.split) for record in records if record.split}
     if not source.has_split or "train" in splits or "val" not in splits:
