@@ -6,7 +6,7 @@ Who tests on such notes measures memory. Notes of the same words are in one spli
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,27 +40,38 @@ def near_copies(notes: Sequence[Note]) -> list[NearCopy]:
     numbers: dict[str, int] = {}
     trained = [note for note in notes if note.split == "train"]
     others = [note for note in notes if note.split != "train"]
-    if not trained or not others:
+    sequences = [_sequences(note.text, numbers) for note in others]
+    known = np.unique(np.concatenate([*sequences, np.empty(0, np.uint64)]))
+    if not trained or not len(known):
         return []
-    sequences = [_sequences(note.text, numbers) for note in (*trained, *others)]
-    lengths = [len(found) for found in sequences]
-    _, columns = np.unique(np.concatenate(sequences), return_inverse=True)
-    rows = np.repeat(np.arange(len(sequences)), lengths)
-    places = csr_matrix(
-        (np.ones(len(rows), np.int32), (rows, columns)), shape=(len(sequences), columns.max(initial=0) + 1)
-    )
-    of_trained, of_others = places[: len(trained)], places[len(trained) :]
+    # Of training notes only what held-out ones have too is kept: all of a large cohort would fill gigabytes.
+    of_others = _places(sequences, known)
+    of_trained = _places((_sequences(note.text, numbers) for note in trained), known)
     rare = np.asarray(of_trained.sum(0)).ravel() <= COMMON
     shared = (of_others[:, rare] @ of_trained[:, rare].T).tocsr()
     copies = []
     for row, note in enumerate(others):
-        counts = shared.getrow(row)
-        total = lengths[len(trained) + row]
+        counts, total = shared.getrow(row), len(sequences[row])
         if counts.nnz and counts.data.max() >= SHARE * total:
             most = int(counts.data.argmax())
             source = trained[int(counts.indices[most])]
             copies.append(NearCopy(note.note_id, source.note_id, float(counts.data[most] / total)))
     return sorted(copies, key=lambda copy: (-copy.share, copy.held_out))
+
+
+def _places(sequences: Iterable[np.ndarray], known: np.ndarray) -> csr_matrix:
+    """Return (notes, known sequences), 1 where a note has one.
+
+    Args:
+        known: sorted.
+    """
+    columns, ends = list[np.ndarray](), [0]
+    for found in sequences:
+        place = np.minimum(np.searchsorted(known, found), len(known) - 1)
+        columns.append(place[known[place] == found].astype(np.int32))
+        ends.append(ends[-1] + len(columns[-1]))
+    places = np.concatenate([*columns, np.empty(0, np.int32)])
+    return csr_matrix((np.ones(len(places), np.int32), places, ends), shape=(len(columns), len(known)))
 
 
 def _sequences(text: str, numbers: dict[str, int]) -> np.ndarray:

@@ -82,9 +82,16 @@ def test_doccano_names_its_lists_of_spans_label_or_labels(key: str, tmp_path: Pa
 
 
 def test_label_studio_counts_what_it_leaves_out(tmp_path: Path) -> None:
-    more = [{"result": [], "was_cancelled": True}, {"result": []}, {"result": []}]
+    both = {"start": 0, "end": 4, "labels": ["problem", "test"]}
+    result = [{"id": "r1", "type": "labels", "value": both}]
+    more = [{"result": [], "was_cancelled": True}, {"result": result}, {"result": []}]
     cohort = read_cohort("label_studio", exports.label_studio(tmp_path, annotations=more))
-    assert cohort.annotation.lines_left_out == {"cancelled annotation": 1, "further annotation of a task": 1}
+    assert [entity.label for entity in cohort.notes[0].entities] == ["problem"]
+    assert cohort.annotation.lines_left_out == {
+        "cancelled annotation": 1,
+        "further annotation of a task": 1,
+        "further label of a span": 1,
+    }
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 """Notes annotated with Label Studio: its JSON or JSON-MIN export, one list of tasks a file.
 
 A task has `data` (the text, by default under `text`) and `annotations`, of which the first that was not
-cancelled is read. A result of type `labels` is an entity, one of type `relation` a link: `right` and `bi`
-from `from_id` to `to_id`, `left` the other way. A task of JSON-MIN has the text and lists of labelled spans
-beside each other and no links. Offsets are code points, or UTF-16 units as browsers count
+cancelled is read. A result of type `labels` is an entity of its first label, one of type `relation` a link:
+`right` and `bi` from `from_id` to `to_id`, `left` the other way. A task of JSON-MIN has the text and lists of
+labelled spans beside each other and no links. Offsets are code points, or UTF-16 units as browsers count
 them, whichever fits the text that the export repeats. `columns` names the keys of `data` (text, id,
 patient_id, split). https://labelstud.io/guide/export
 """
@@ -136,6 +136,8 @@ def _note(item: Any, keys: dict[str, str], where: str, left_out: Counter[str], a
     relations = [_relation(result) for result in results if result.type == "relation"]
     for result in results:
         left_out[f"result of type {result.type}"] += result.type not in ("labels", "relation")
+        labels = result.value.get("labels")
+        left_out["further label of a span"] += max(0, len(labels) - 1) if isinstance(labels, list) else 0
     identity = task.data.get(keys["id"]) or task.id
     return checked_note(
         str(identity or where),
