@@ -10,6 +10,7 @@ import pytest
 
 from medflare.core.errors import DataError
 from medflare.data.cohort_summary import summarise
+from medflare.data.readers.dicom_reports import years_of
 from site_builders import read_cohort
 
 
@@ -27,6 +28,14 @@ def test_header_gives_patient_age_view_and_day(tmp_path: Path) -> None:
     assert [study.patient_id for study in studies] == list(folders.PATIENTS)
     assert {(study.age, study.view) for study in studies} == {(45.0, "PA")}
     assert [study.day for study in studies] == [0.5, 0.5, 0.5, 0.5, 0.5, 1.5]
+
+
+@pytest.mark.parametrize(
+    ("age", "years"),
+    [("045Y", 45.0), ("018M", 1.5), ("026W", 0.498), ("010D", 0.027), ("45", 45.0), ("", None), ("Y", None)],
+)
+def test_the_age_of_a_child_is_in_months_weeks_or_days(age: str, years: float | None) -> None:
+    assert years_of(age) == (None if years is None else pytest.approx(years, abs=1e-3))
 
 
 def test_other_objects_are_counted_and_a_study_without_a_report_is_a_fault(tmp_path: Path) -> None:

@@ -45,6 +45,8 @@ REQUIRED = ("study",)
 REPORT_CLASSES = frozenset(f"1.2.840.10008.5.1.4.1.1.88.{number}" for number in (11, 22, 33, 34))
 """SOP classes of SR that hold a report: basic text, enhanced, comprehensive, comprehensive 3D. Others hold
 doses, logs and findings of other programs."""
+A_YEAR = {"Y": 1.0, "M": 12.0, "W": 365.25 / 7, "D": 365.25}
+"""Unit of an age string -> how many make a year."""
 PRELIMINARY = "PRELIMINARY"
 """Value of PreliminaryFlag (0040,A496) of a draft."""
 
@@ -304,11 +306,17 @@ def _study(uid: str, examination: _Examination, report: str, split: str) -> Stud
         report=report,
         split=split,
         view=" ".join(sorted({str(image.get("ViewPosition", "") or "") for _, image in images})).strip(),
-        age=parse_number(header.get("PatientAge")),
+        age=years_of(str(header.get("PatientAge", "") or "")),
         sex=parse_sex(header.get("PatientSex")),
         place=images[0][0].name,
         extra={} if date is None else {"date": date},
     )
+
+
+def years_of(age: str) -> float | None:
+    """Return the years of a DICOM age string, such as 045Y, 018M, 003W or 010D; None where it is none."""
+    number, unit = parse_number(age[:-1]), A_YEAR.get(age[-1:].upper())
+    return parse_number(age) if unit is None or number is None else number / unit
 
 
 def _number(header: Any) -> float:
