@@ -15,6 +15,7 @@ import yaml
 
 from medflare.aggregation import make_rule
 from medflare.core.errors import ConfigError, RunError
+from medflare.data.settings.site import load_site_file
 from medflare.learners.registry import get_method
 from medflare.recipes import simulate
 from medflare.recipes.job import CLIENT_CONFIG, SERVER_CONFIG, Job
@@ -272,9 +273,46 @@ def test_a_workspace_gets_absolute_folders_and_the_class_list(tmp_path: Path) ->
     assert (tmp_path / "ws/local/resources.json").exists()
 
 
-def test_the_template_describes_the_sites_of_the_jobs() -> None:
-    from medflare.data.settings.site import load_site_file
+def test_every_path_of_a_site_file_means_the_same_in_the_workspace(tmp_path: Path) -> None:
+    """What is a path its field says, not its name: labels may be called like a setting."""
+    (tmp_path / "a").mkdir()
+    cohort = {
+        "format": "mimic_cxr",
+        "root": "data",
+        "reports": "reports",
+        "demographics": "patients.csv",
+        "chexbert_folder": "chexbert",
+        "deidentify": "replace",
+        "deidentify_key": "secret.key",
+    }
+    notes = {
+        "format": "brat",
+        "root": "notes",
+        "label_map": {"state": "problem", "root": "drug", "key": None},
+    }
+    block = {
+        "cohort": [cohort],
+        "validation": notes,
+        "backbone": {"folder": "models/llama"},
+        "state": "${HOME}/state",
+        "encoder_weights": "~/weights.pt",
+        "scorers": {"bertscore": "scorers/bert"},
+    }
+    given, copied = tmp_path / "a/site.yaml", tmp_path / "ws/local/site.yaml"
+    given.write_text(yaml.safe_dump({"sites": {"site-1": block}}))
+    simulate.prepare_workspace(tmp_path / "ws", given)
+    assert load_site_file(copied) == load_site_file(given)
+    written = yaml.safe_load(copied.read_text())["sites"]["site-1"]
+    assert written["cohort"][0]["deidentify_key"] == str(tmp_path / "a/secret.key")
+    assert written["scorers"] == {"bertscore": str(tmp_path / "a/scorers/bert")}
+    assert written["validation"]["label_map"] == notes["label_map"]
+    assert (written["state"], written["encoder_weights"]) == ("${HOME}/state", "~/weights.pt")
+    given.write_text(yaml.safe_dump({"name": "site-1", **block}))
+    simulate.prepare_workspace(tmp_path / "ws", given)
+    assert load_site_file(copied) == load_site_file(given)
 
+
+def test_the_template_describes_the_sites_of_the_jobs() -> None:
     template = JOBS.parent / "workspace_templates/simulator/local/site.yaml"
     sites = load_site_file(template)
     assert sorted(sites) == ["site-1", "site-2", "site-3"]

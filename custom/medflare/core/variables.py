@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
 
-from pydantic import BeforeValidator
+from pydantic import BaseModel, BeforeValidator
 
 from medflare.core.config import Settings
 
@@ -55,3 +57,45 @@ def with_absolute_paths(value: T, base: Path) -> T:
             update={name: with_absolute_paths(getattr(value, name), base) for name in names}
         )
     return cast(T, resolved)
+
+
+def document_with_absolute_paths(node: Any, kind: Any, base: Path) -> Any:
+    """Return a document of settings as it was read, with relative paths made absolute from `base`.
+
+    A text is a path where its field is one: a label or a column that is named like a field is not.
+
+    Args:
+        kind: the settings class of the document, or the type of a part of it.
+    """
+    kinds = _kinds(kind)
+    if isinstance(node, Mapping):
+        return {
+            key: document_with_absolute_paths(value, Union[(None, *_of_key(kinds, str(key)))], base)
+            for key, value in node.items()
+        }
+    if isinstance(node, list):
+        return [document_with_absolute_paths(item, kind, base) for item in node]
+    is_path = isinstance(node, str) and Path in kinds and not node.startswith(("~", "${"))
+    return str(base / node) if is_path else node
+
+
+def _kinds(kind: Any) -> list[Any]:
+    """Return what a value, or each of several, may be: alternatives of a union, items of a sequence."""
+    origin = get_origin(kind)
+    if origin is Annotated:
+        return _kinds(get_args(kind)[0])
+    if origin in (Union, UnionType, tuple, list):
+        return [found for part in get_args(kind) for found in _kinds(part)]
+    return [kind]
+
+
+def _of_key(kinds: list[Any], key: str) -> list[Any]:
+    """Return the types that the value of a key may have in a mapping of one of these types."""
+    found = []
+    for kind in kinds:
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            field = kind.model_fields.get(key)
+            found += [] if field is None else [field.annotation]
+        elif get_origin(kind) is dict:
+            found.append(get_args(kind)[1])
+    return found

@@ -20,7 +20,8 @@ from medflare.core.config import read_yaml
 from medflare.core.errors import ConfigError, DataError, RunError
 from medflare.core.run_record import RunRecord, read_record
 from medflare.core.stop_signals import StopSignal
-from medflare.data.settings.site import SiteConfig, load_site_file
+from medflare.core.variables import document_with_absolute_paths
+from medflare.data.settings.site import SiteConfig, SitesFile, load_site_file
 from medflare.federation.heartbeat import Heartbeat, Hooks
 from medflare.federation.server.scorer import SERVER
 from medflare.models.peft_folder import FINAL, readable
@@ -43,46 +44,20 @@ from medflare.secure_aggregation.encryption_parameters import ContextParameters,
 from medflare.wire.durable import write_json
 from medflare.worker.config import SITE_FILE
 
-_COHORT_PATHS = {"root", "reports", "demographics", "chexbert_folder"}
-_PATHS = _COHORT_PATHS | {
-    "state",
-    "encoder_weights",
-    "encoder",
-    "vocabulary",
-    "key",
-    "triples",
-    "path",
-    "same",
-    "bertscore",
-}
-
 
 def prepare_workspace(workspace: Path, site_file: Path | None) -> None:
     """Write `local/resources.json` and, where a site file is given, `local/site.yaml`.
 
-    Its relative folders are made absolute, because the simulator copies it elsewhere.
+    Its relative paths are made absolute, because the simulator copies it elsewhere.
     """
     local = workspace / "local"
     local.mkdir(parents=True, exist_ok=True)
     write_json(local / "resources.json", allow_list.resources())
     if site_file is not None:
-        document = _absolute(read_yaml(site_file), site_file.resolve().parent)
+        document, base = read_yaml(site_file), site_file.resolve().parent
+        kind = SitesFile if "sites" in document else SiteConfig
+        document = document_with_absolute_paths(document, kind, base)
         (local / SITE_FILE).write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
-
-
-def _absolute(node: Any, base: Path, inside: str = "") -> Any:
-    """Return a site document with relative folders made absolute; column tables are left alone."""
-    if isinstance(node, Mapping):
-        return {
-            key: value if key in ("columns", "select") else _absolute(value, base, str(key))
-            for key, value in node.items()
-        }
-    if isinstance(node, list):
-        return [_absolute(item, base, inside) for item in node]
-    wanted = inside in _PATHS or inside == "folder"
-    if wanted and isinstance(node, str) and not node.startswith(("~", "${")):
-        return str(base / node)
-    return node
 
 
 def run_simulator(
