@@ -152,15 +152,30 @@ def _load_package_yaml(path: Path) -> Any:
     return yaml.load(path.read_text(encoding="utf-8"), loader)
 
 
+class _EachKeyOnce(yaml.SafeLoader):
+    """Refuses a key that stands twice in a mapping, of which PyYAML would take the second without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        lines: dict[str, int] = {}
+        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
+                continue
+            if key.value in lines:
+                problem = f"'{key.value}' stands twice, first in line {lines[key.value]}; leave one of them"
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+            lines[key.value] = key.start_mark.line + 1
+        return super().construct_mapping(node, deep)
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """Return the mapping in a YAML file.
 
     Raises:
-        ConfigError: the file is missing, is not YAML (the message names the line), holds no mapping, or holds
-            aliases that would make it endless.
+        ConfigError: the file is missing, is not YAML or has a key twice (the message names the line), holds
+            no mapping, or holds aliases that would make it endless.
     """
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = yaml.load(path.read_text(encoding="utf-8"), _EachKeyOnce)
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file. Write one, or start from workspace_templates/.") from None
     except yaml.YAMLError as error:

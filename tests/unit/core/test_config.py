@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import ClassVar, Literal
 
 import pytest
 
-from medflare.core.config import Settings, parse
+from medflare.core.config import Settings, parse, read_yaml
 from medflare.core.errors import ConfigError
 
 
@@ -58,3 +59,30 @@ def test_an_unusable_key_is_explained(data: dict[str, object], line: str) -> Non
 def test_every_problem_is_listed_at_once() -> None:
     with pytest.raises(ConfigError, match=r"(?s)2 setting\(s\).*grace.*rounds\.extra"):
         parse(Job, {"rounds": {"grace": 5, "extra": 1}}, "job.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "policy: {min_sites: 3}\ncohort: x\npolicy: {min_sites: 1}\n",
+            "'policy' stands twice, first in line 1",
+        ),
+        ("sites:\n  a: 1\n  b: 2\n  a: 3\n", "'a' stands twice, first in line 2"),
+        ("policy:\n  min_sites: 3\n  'min_sites': 1\n", "'min_sites' stands twice"),
+        ("a: [{b: 1, b: 2}]\n", "'b' stands twice"),
+    ],
+)
+def test_a_key_that_stands_twice_is_refused_with_its_lines(text: str, said: str, tmp_path: Path) -> None:
+    """Of two policies the second would hold, of two hospitals of one name the first would be lost."""
+    (tmp_path / "site.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=said) as caught:
+        read_yaml(tmp_path / "site.yaml")
+    assert "line" in str(caught.value)
+
+
+def test_a_merge_may_be_changed_and_equal_keys_of_two_mappings_are_two(tmp_path: Path) -> None:
+    text = "base: &base {a: 1, b: 2}\none: {<<: *base, b: 3}\ntwo: {<<: *base}\nthree: *base\n"
+    (tmp_path / "site.yaml").write_text(text)
+    read = read_yaml(tmp_path / "site.yaml")
+    assert (read["one"], read["two"], read["three"]) == ({"a": 1, "b": 3}, read["base"], read["base"])
