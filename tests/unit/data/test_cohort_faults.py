@@ -96,6 +96,19 @@ def test_unreadable_lines_count_as_records(tmp_path: Path) -> None:
     assert (cohort.records, len(cohort.skipped), cohort.skipped[0].record) == (8, 2, "manifest.jsonl:7")
 
 
+def test_a_column_that_stands_twice_is_refused_where_it_is_used(tmp_path: Path) -> None:
+    """A row holds the last of them alone, which may be another text than the one that was meant."""
+    root = folders.manifest_csv(tmp_path)
+    header, *rows = (root / "manifest.csv").read_text(encoding="utf-8").splitlines()
+    (root / "manifest.csv").write_text(
+        "\n".join([f"{header},note,note,report", *(f"{row},a,b,Another text." for row in rows)]) + "\n"
+    )
+    with pytest.raises(DataError, match="'report' stands 2 times"):
+        read_cohort("manifest", root)
+    with pytest.raises(DataError, match="'select' names note, which stands there more than once"):
+        read_cohort("manifest", root, columns={"report": "view"}, select={"note": "b"})
+
+
 def test_a_study_with_one_bad_image_keeps_the_good_one(tmp_path: Path) -> None:
     def second_is_bad(root: Path, rows: Rows) -> None:
         (root / "images" / "bad.png").write_bytes(b"\x89PNG")

@@ -187,12 +187,17 @@ class SourceTable:
                 problems += [
                     f"'{name}' should be column '{column}'{_near(column, self.columns)}" for column in missing
                 ]
+            problems += [f"'{column}' stands {count} times" for column, count in self._repeated(present)]
             self._names[name] = present
         if problems:
             raise DataError(
                 f"{path}: {len(problems)} column(s) do not fit: {'; '.join(problems)}. "
                 f"Columns found: {', '.join(self.columns) or 'none'}. Set 'columns' in site.yaml."
             )
+
+    def _repeated(self, names: Iterable[str]) -> list[tuple[str, int]]:
+        """Return the columns that the file has more than once, of which a row holds the last alone."""
+        return [(name, self.columns.count(name)) for name in names if self.columns.count(name) > 1]
 
     def select(self, select: Mapping[str, Any]) -> Iterator[TableRow]:
         """Return the rows that `select` keeps, as `select_rows`."""
@@ -250,8 +255,10 @@ def select_rows(
     """Yield the rows whose columns have one of the values that `select` allows.
 
     Raises:
-        DataError: a column that the table does not have.
+        DataError: a column that the table does not have, or has twice.
     """
+    if twice := [column for column in select if columns.count(column) > 1]:
+        raise DataError(f"{path}: 'select' names {', '.join(twice)}, which stands there more than once.")
     unknown = [f"'{column}'{_near(column, columns)}" for column in select if column not in columns]
     if unknown:
         raise DataError(f"{path}: 'select' names {', '.join(unknown)}. Columns found: {', '.join(columns)}.")
