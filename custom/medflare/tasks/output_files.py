@@ -11,15 +11,25 @@ from medflare.core.errors import DataError
 
 
 def distinct_names(paths: Iterable[Path]) -> dict[Path, str]:
-    """Return a distinct name for each file: its stem, or its path from the common folder if stems repeat."""
+    """Return a distinct name for each file: its own without the ending, else with its folders from the one
+    that all have in common, else with both."""
     files = list(dict.fromkeys(paths))
-    if len({path.stem for path in files}) == len(files):
-        return {path: path.stem for path in files}
+    alone = {path: _without_ending(path.name) for path in files}
+    if len(set(alone.values())) == len(files):
+        return alone
     shared = Path(os.path.commonpath([path.resolve().parent for path in files]))
-    names = {path: path.resolve().relative_to(shared).with_suffix("").as_posix() for path in files}
-    if len(set(names.values())) == len(files):
-        return names
-    return {path: f"{name}{path.suffix}" for path, name in names.items()}
+    inside = {path: path.resolve().relative_to(shared) for path in files}
+    placed = {path: place.with_name(alone[path]).as_posix() for path, place in inside.items()}
+    if len(set(placed.values())) == len(files):
+        return placed
+    return {path: place.as_posix() for path, place in inside.items()}
+
+
+def _without_ending(name: str) -> str:
+    """Return a file's name without its ending; the last number of a DICOM UID is none."""
+    name = name.removesuffix(".gz")
+    head, _, ending = name.rpartition(".")
+    return head if head and not ending.isdigit() else name
 
 
 def refuse_to_replace(folder: Path, names: Iterable[str], content: str) -> None:

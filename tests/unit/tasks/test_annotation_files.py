@@ -203,6 +203,9 @@ def test_files_of_one_name_keep_apart(tmp_path: Path) -> None:
     ]
     assert list(distinct_names([Path("a/n1.txt"), Path("b/n1.txt")]).values()) == ["a/n1", "b/n1"]
     assert list(distinct_names([Path("a/n1.txt"), Path("a/n1.md")]).values()) == ["n1.txt", "n1.md"]
+    uids = [Path("p1/1.2.840.4"), Path("p1/1.2.840.5"), Path("p2/1.2.840.6"), Path("p2/scan.nii.gz")]
+    assert list(distinct_names(uids).values()) == ["1.2.840.4", "1.2.840.5", "1.2.840.6", "scan"]
+    assert list(distinct_names([Path("1.2.840.4")]).values()) == ["1.2.840.4"]
     out = tmp_path / "out"
     for folder in ("a", "b"):
         write_brat(out, Note(note_id=f"{folder}/n1", text=folder), source(tmp_path / folder, folder))
