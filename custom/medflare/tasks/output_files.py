@@ -8,13 +8,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from medflare.core.errors import DataError
+from medflare.core.file_names import without_ending
 
 
 def distinct_names(paths: Iterable[Path]) -> dict[Path, str]:
     """Return a distinct name for each file: its own without the ending, else with its folders from the one
     that all have in common, else with both."""
     files = list(dict.fromkeys(paths))
-    alone = {path: _without_ending(path.name) for path in files}
+    alone = {path: without_ending(path.name) for path in files}
     if len(set(alone.values())) == len(files):
         return alone
     shared = Path(os.path.commonpath([path.resolve().parent for path in files]))
@@ -23,13 +24,6 @@ def distinct_names(paths: Iterable[Path]) -> dict[Path, str]:
     if len(set(placed.values())) == len(files):
         return placed
     return {path: place.as_posix() for path, place in inside.items()}
-
-
-def _without_ending(name: str) -> str:
-    """Return a file's name without its ending; the last number of a DICOM UID is none."""
-    name = name.removesuffix(".gz")
-    head, _, ending = name.rpartition(".")
-    return head if head and not ending.isdigit() else name
 
 
 def refuse_to_replace(folder: Path, names: Iterable[str], content: str) -> None:

@@ -131,6 +131,14 @@ def test_a_patient_never_gets_the_report_of_one_whose_image_cannot_be_used(
     assert [(study.patient_id, study.report) for study in cohort.studies] == [("p3", "Clear.")]
 
 
+def test_an_image_named_by_its_uid_does_not_take_the_report_of_a_shorter_uid(tmp_path: Path) -> None:
+    pair(tmp_path, "p0", "9.9.9", None, "1.2.3.4")
+    pair(tmp_path, "p1", "1.2.7", "Clear.", "1.2.7.1")
+    (tmp_path / "1.2.3.txt").write_text("Of the study 1.2.3, whose images are elsewhere.")
+    cohort = read_cohort("dicom_reports", tmp_path, max_skipped=0.6)
+    assert [(study.patient_id, study.report) for study in cohort.studies] == [("p1", "Clear.")]
+
+
 @pytest.mark.parametrize("kind", ["rows", "texts"])
 def test_two_reports_of_one_name_that_differ_are_a_fault(kind: str, tmp_path: Path) -> None:
     root = folders.dicom_reports(tmp_path)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from medflare.core.errors import DataError
+from medflare.core.file_names import without_ending
 from medflare.data.chest_radiograph import header_problem
 from medflare.data.image_files import may_be_dicom
 from medflare.data.images import DecodeError, decoding
@@ -193,11 +194,11 @@ def _keys(uid: str, examination: _Examination, root: Path) -> Iterator[str]:
 
 def _file_names(path: Path, root: Path) -> Iterator[str]:
     """Yield the names that a report may have of an image file: with its folders, and without."""
-    inside = path.relative_to(root)
+    inside, bare = path.relative_to(root), without_ending(path.name)
     yield inside.as_posix()
-    yield inside.with_name(path.stem).as_posix()
+    yield inside.with_name(bare).as_posix()
     yield path.name
-    yield path.stem
+    yield bare
 
 
 def _no_report(shared: str, studies: int) -> RecordError:
@@ -255,7 +256,7 @@ def _texts_of(
 ) -> list[Path]:
     """Return the text files of a name; of an image's bare name none in a folder of other images."""
     found = texts.get(name, [])
-    bare = {part for path, _ in examination.images for part in (path.name, path.stem)}
+    bare = {part for path, _ in examination.images for part in (path.name, without_ending(path.name))}
     if name not in bare:
         return found
     near = {path.parent for path, _ in examination.images} | {config.root, config.reports}
