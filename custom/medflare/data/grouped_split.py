@@ -95,7 +95,7 @@ def _repetitions(records: Sequence[Study | Note | Question | Summary], names: Se
     keys = [
         (name, record.repetition_key)
         for name, record in zip(names, records, strict=True)
-        if isinstance(record, Note)
+        if not record.may_repeat and record.repetition_key is not None
     ]
     copies = Counter(key for _, key in keys)
     for name, key in keys:

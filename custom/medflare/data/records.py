@@ -29,10 +29,12 @@ class Study:
         visit: number of the patient's visit, 1..T, where a site reads its studies as visits.
         place: file and line of its row, for messages.
         extra: covariates that a site named, and what a reader could not read ("unread").
-        may_repeat: whether records of this class may repeat each other word for word.
+        may_repeat: whether records of this class are asked as one where their words are the same.
+        repetition_key: None, since two patients may have the same report of different images.
     """
 
     may_repeat: ClassVar[bool] = False
+    repetition_key: ClassVar[None] = None
     study_id: str
     patient_id: str
     images: tuple[Path, ...]
