@@ -25,7 +25,7 @@ def _only_types(names: Iterable[str | None]) -> None:
 
 
 class SplitConfig(Settings):
-    """Shares of patients in each split, used only if the source brings no split of its own that counts."""
+    """Shares of patients in each split, for the records whose source names none."""
 
     train: float = Field(default=0.8, ge=0)
     val: float = Field(default=0.1, ge=0)
