@@ -18,6 +18,7 @@ from medflare.data.counts import TextCounts
 from medflare.data.deidentification import treat_identifiers
 from medflare.data.grouped_split import split_by_group
 from medflare.data.notes.inventory_mapping import map_source_notes
+from medflare.data.notes.note_patients import name_patients
 from medflare.data.pool import limit_records, pool_records
 from medflare.data.readers import read_source
 from medflare.data.readers.common import SourceRecords
@@ -78,6 +79,8 @@ def _read_one(config: CohortConfig, number: str) -> Cohort:
         number: of the source where several are pooled, else "".
     """
     source = read_source(config)
+    if config.patients is not None:
+        name_patients(source, config.patients)
     if config.split.ignore_source:
         source.has_split = False
     identifiers = treat_identifiers(source, config)

@@ -98,6 +98,11 @@ class CohortConfig(Settings):
         description="notes: the types that the annotators looked for, only these are scored; the default is "
         "what the named label map leads to, else all",
     )
+    patients: ExpandedPath | None = Field(
+        default=None,
+        description="notes of formats that name no patient: a table with the columns note and patient. "
+        "Splits and differential privacy go by patient then, and not by note",
+    )
     first_index: Literal[0, 1] | None = Field(
         default=None, description="questions: the number of the first option, where answers are numbers"
     )

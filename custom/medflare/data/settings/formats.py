@@ -17,10 +17,10 @@ FORMATS: dict[str, frozenset[str]] = {
     "chexpert_plus": frozenset({"file", "columns", "select", "sections"}),
     "dicom_reports": frozenset({"file", "columns", "sections", "reports", "select", "visits"}),
     "notes_jsonl": frozenset({"file", "select", "label_map", "tasks", "annotated"}),
-    "brat": frozenset({"label_map", "tasks", "annotated"}),
-    "i2b2_2010": frozenset({"label_map", "tasks", "annotated"}),
-    "conll": frozenset({"file", "columns", "label_map", "tasks", "annotated"}),
-    "cas_xmi": frozenset({"columns", "select", "label_map", "tasks", "annotated"}),
+    "brat": frozenset({"label_map", "tasks", "annotated", "patients"}),
+    "i2b2_2010": frozenset({"label_map", "tasks", "annotated", "patients"}),
+    "conll": frozenset({"file", "columns", "label_map", "tasks", "annotated", "patients"}),
+    "cas_xmi": frozenset({"columns", "select", "label_map", "tasks", "annotated", "patients"}),
     "label_studio": frozenset({"file", "columns", "label_map", "tasks", "annotated"}),
     "doccano": frozenset({"file", "columns", "select", "label_map", "tasks", "annotated"}),
     "prodigy": frozenset({"file", "columns", "select", "label_map", "tasks", "annotated"}),
@@ -49,7 +49,7 @@ def settings_of_format(name: str) -> frozenset[str] | None:
 OPTIONAL = frozenset(
     {
         *("file", "columns", "select", "sections", "reports", "label_map", "tasks", "annotated"),
-        *("visits", "demographics", "first_index", "most_masks"),
+        *("visits", "demographics", "first_index", "most_masks", "patients"),
     }
 )
 """Settings of a cohort that only some formats can obey."""
