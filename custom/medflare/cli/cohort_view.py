@@ -156,8 +156,8 @@ def print_repeated(repeated: Sequence[tuple[str, Sequence[str]]]) -> None:
         return
     console = Console()
     records = sum(len(ids) for _, ids in repeated)
-    table = Table("records", "text", "for instance", title_justify="left")
-    table.title = f"repeated word for word over patients: {records} records, {len(repeated)} texts"
+    table = Table("records", "text", "for instance")
+    console.print(f"repeated word for word over patients: {records} records, {len(repeated)} texts")
     for text, ids in repeated[:REPEATED]:
         short = text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
         table.add_row(str(len(ids)), escape(" ".join(short.split())), escape(", ".join(ids[:2])))

@@ -22,13 +22,12 @@ def print_identifiers(name: str, report: IdentifierReport) -> None:
     else:
         _print_places(console, name, report)
     if report.tags:
-        table = Table(
-            "element", "files", title=f"filled in {report.headers} DICOM headers", title_justify="left"
-        )
+        console.print(f"filled in {report.headers} DICOM headers")
+        table = Table("element", "files")
         for keyword, count in report.tags.most_common():
             table.add_row(escape(keyword), str(count))
-        table.caption = "Headers are not trained on; they matter where files or pictures are passed on."
         console.print(table)
+        console.print("Headers are not trained on; they matter where files or pictures are passed on.")
     if report.burned_in:
         listed = ", ".join(escape(path) for path in report.burned_in[:EXAMPLES])
         console.print(
@@ -45,11 +44,11 @@ def _print_places(console: Console, name: str, report: IdentifierReport) -> None
         spot = f"{place.record} {place.field} {place.identifier.start}:{place.identifier.end}"
         examples[place.identifier.kind].append(spot)
     records = len({place.record for place in report.places})
-    table = Table("kind", "found", "for instance", title_justify="left")
-    table.title = f"{name}: identifiers in {records} of {report.texts} texts"
+    table = Table("kind", "found", "for instance")
+    console.print(f"{escape(name)}: identifiers in {records} of {report.texts} texts")
     for kind, count in counts.most_common():
         table.add_row(kind.replace("_", " "), str(count), escape("; ".join(examples[kind][:EXAMPLES])))
-    table.caption = (
+    console.print(table)
+    console.print(
         "Record, field and offsets; the text itself is never shown. 'deidentify' in site.yaml acts."
     )
-    console.print(table)
