@@ -75,8 +75,11 @@ def document_with_absolute_paths(node: Any, kind: Any, base: Path) -> Any:
         }
     if isinstance(node, list):
         return [document_with_absolute_paths(item, kind, base) for item in node]
-    is_path = isinstance(node, str) and Path in kinds and not node.startswith(("~", "${"))
-    return str(base / node) if is_path else node
+    if not isinstance(node, str) or node.startswith(("~", "${")):
+        return node
+    of_block = [kind.shorthand for kind in kinds if hasattr(kind, "shorthand")]
+    named = [part for key in of_block for found in _of_key(kinds, key) for part in _kinds(found)]
+    return str(base / node) if Path in (*kinds, *named) else node
 
 
 def _kinds(kind: Any) -> list[Any]:

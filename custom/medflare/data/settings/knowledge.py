@@ -7,7 +7,7 @@ DDCS. Texts, triples and the key stay at the site: docs/methods/ddcs.md.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -16,7 +16,13 @@ from medflare.core.variables import ExpandedPath
 
 
 class ImportConfig(Settings):
-    """A graph that another program made."""
+    """A graph that another program made.
+
+    Attributes:
+        shorthand: the setting that a text in place of this block stands for.
+    """
+
+    shorthand: ClassVar[str] = "path"
 
     path: ExpandedPath
     form: Literal["columns", "edc", "numbered"] = Field(
@@ -123,7 +129,7 @@ class KnowledgeConfig(Settings):
     @classmethod
     def _imports(cls, value: Any) -> Any:
         given = value if isinstance(value, list | tuple) else [value]
-        return [{"path": item} if isinstance(item, str | Path) else item for item in given]
+        return [{ImportConfig.shorthand: item} if isinstance(item, str | Path) else item for item in given]
 
     @model_validator(mode="after")
     def _has_something_to_read(self) -> KnowledgeConfig:
