@@ -96,6 +96,21 @@ def test_unreadable_lines_count_as_records(tmp_path: Path) -> None:
     assert (cohort.records, len(cohort.skipped), cohort.skipped[0].record) == (8, 2, "manifest.jsonl:7")
 
 
+def test_a_file_that_was_cut_in_its_last_row_loses_that_row_and_says_so(tmp_path: Path) -> None:
+    """Its report may be half of one, and its split, in a column behind, would be made up."""
+    root = folders.manifest_csv(tmp_path)
+    text = (root / "manifest.csv").read_text(encoding="utf-8").rstrip()
+    (root / "manifest.csv").write_text(text[: text.rindex(",")], encoding="utf-8")
+    cohort = read_cohort("manifest", root, max_skipped=0.5)
+    assert [(item.record, item.reason) for item in cohort.skipped] == [("manifest.csv:7", "unreadable row")]
+    assert "the last, has fewer values" in cohort.skipped[0].detail
+    assert len(cohort.studies) == 5
+    lines = text.splitlines()
+    ends = [lines[0], *(line[: line.rindex(",")] for line in lines[1:])]
+    (root / "manifest.csv").write_text("\n".join(ends) + "\n", encoding="utf-8")
+    assert not read_cohort("manifest", root, max_skipped=0.5).skipped, "a program that leaves empty ends out"
+
+
 def test_a_column_that_stands_twice_is_refused_where_it_is_used(tmp_path: Path) -> None:
     """A row holds the last of them alone, which may be another text than the one that was meant."""
     root = folders.manifest_csv(tmp_path)

@@ -111,13 +111,21 @@ def _read_csv(path: Path, text: io.TextIOWrapper) -> tuple[list[str], list[Table
     table = csv.DictReader(text, delimiter=comma, restkey="\0")
     columns = [name for name in (table.fieldnames or []) if name is not None]
     rows, bad = [], []
+    short: list[int] = []
     for row in table:
+        short += [table.line_num] if None in row.values() else []
         if "\0" in row:
             detail = f"line {table.line_num} has more values than the header has columns"
             bad.append(_unreadable(path, table.line_num, detail))
         else:
             kept = {key: value if value is not None else "" for key, value in row.items()}
             rows.append(kept | {LINE_KEY: table.line_num})
+    if (
+        short == [table.line_num] and len(rows) > 1
+    ):  # a file that was cut; some programs leave ends out of all
+        detail = f"line {short[0]}, the last, has fewer values than the header has columns: was the file cut?"
+        bad.append(_unreadable(path, short[0], detail))
+        rows.pop()
     return columns, rows, bad
 
 
