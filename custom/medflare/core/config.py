@@ -24,9 +24,12 @@ class Settings(BaseModel):
     Attributes:
         renamed: keys that this class had in earlier releases -> today's key, or a sentence that says what to
             write instead. Subclasses need not repeat the entries of their bases.
+        shorthand: the setting that a text in place of a block of this class stands for; "" where none may
+            stand there.
     """
 
     renamed: ClassVar[dict[str, str]] = {}
+    shorthand: ClassVar[str] = ""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, protected_namespaces=())
 

@@ -77,7 +77,8 @@ def document_with_absolute_paths(node: Any, kind: Any, base: Path) -> Any:
         return [document_with_absolute_paths(item, kind, base) for item in node]
     if not isinstance(node, str) or node.startswith(("~", "${")):
         return node
-    of_block = [kind.shorthand for kind in kinds if hasattr(kind, "shorthand")]
+    blocks = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Settings)]
+    of_block = [kind.shorthand for kind in blocks if kind.shorthand]
     named = [part for key in of_block for found in _of_key(kinds, key) for part in _kinds(found)]
     return str(base / node) if Path in (*kinds, *named) else node
 

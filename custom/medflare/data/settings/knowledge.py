@@ -16,11 +16,7 @@ from medflare.core.variables import ExpandedPath
 
 
 class ImportConfig(Settings):
-    """A graph that another program made.
-
-    Attributes:
-        shorthand: the setting that a text in place of this block stands for.
-    """
+    """A graph that another program made."""
 
     shorthand: ClassVar[str] = "path"
 
