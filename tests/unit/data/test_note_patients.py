@@ -58,6 +58,14 @@ def test_a_name_alone_is_enough_where_no_other_note_has_it(tmp_path: Path) -> No
     }
 
 
+def test_a_note_does_not_get_the_patient_of_one_whose_name_begins_alike(tmp_path: Path) -> None:
+    for name in ("discharge", "discharge.addendum"):
+        folders.brat(tmp_path, text=f"{folders.TEXT}\n{name}.", name=name)
+    table = cohort_folders.write_csv(tmp_path / "p.csv", [{"note": "discharge.addendum", "patient": "p2"}])
+    cohort = read_cohort("brat", tmp_path, patients=table, max_skipped=0.5)
+    assert {note.note_id: note.patient_id for note in cohort.notes} == {"discharge.addendum": "p2"}
+
+
 def test_a_note_of_two_patients_is_a_fault_and_a_table_without_columns_an_error(tmp_path: Path) -> None:
     notes_of(tmp_path, 3, 3)
     rows = [{"note": f"n{number}", "patient": f"p{number}"} for number in range(3)]

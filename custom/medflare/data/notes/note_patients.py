@@ -7,7 +7,6 @@ from collections import Counter, defaultdict
 from dataclasses import replace
 from pathlib import Path
 
-from medflare.core.file_names import without_ending
 from medflare.data.readers.common import SourceRecords
 from medflare.data.readers.tables import ColumnMap, SourceTable
 from medflare.data.records import Note, RecordError
@@ -17,6 +16,8 @@ FIELDS: ColumnMap = {
     "patient": ["patient", "patient_id", "subject_id"],
 }
 """Our field -> the columns that are tried."""
+ENDINGS = ("", ".txt", ".ann", ".con", ".xmi")
+"""Of a note's files, with which a table may name it."""
 
 
 def name_patients(source: SourceRecords, file: Path) -> None:
@@ -33,8 +34,7 @@ def name_patients(source: SourceRecords, file: Path) -> None:
     patients = defaultdict[str, set[str]](set)
     for row in table.rows:
         name = table.text(row, "note").replace("\\", "/").removeprefix("./")
-        for written in {name, without_ending(name)}:
-            patients[written].add(table.text(row, "patient"))
+        patients[name].add(table.text(row, "patient"))
     alone = Counter(Path(note.note_id).name for note in source.notes)
     named = []
     for note in source.notes:
@@ -45,7 +45,9 @@ def name_patients(source: SourceRecords, file: Path) -> None:
 
 def _patient(note: Note, patients: dict[str, set[str]], alone: Counter[str], file: Path) -> str:
     bare = Path(note.note_id).name
-    found = patients.get(note.note_id) or (patients.get(bare, set()) if alone[bare] == 1 else set())
+    names = [note.note_id, *([bare] if alone[bare] == 1 else [])]
+    written = [f"{name}{ending}" for name in names for ending in ENDINGS]
+    found = next((patients[name] for name in written if name in patients), set[str]())
     if found - {""} and len(found) == 1:
         return next(iter(found))
     if len(found) > 1:

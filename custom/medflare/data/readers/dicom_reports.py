@@ -122,7 +122,8 @@ def _examinations(
             continue
         examination = examinations.setdefault(uid, _Examination())
         if header.get("Modality") == "SR":
-            if str(header.get("SOPClassUID", "") or min(REPORT_CLASSES)) not in REPORT_CLASSES:
+            kind = str(header.get("SOPClassUID", "") or "")
+            if kind and kind not in REPORT_CLASSES:
                 left_out["SR that is no report"] += 1
             elif header.get("PreliminaryFlag") == PRELIMINARY and not drafts:
                 left_out["preliminary report (SR)"] += 1
