@@ -120,9 +120,8 @@ def _read_csv(path: Path, text: io.TextIOWrapper) -> tuple[list[str], list[Table
         else:
             kept = {key: value if value is not None else "" for key, value in row.items()}
             rows.append(kept | {LINE_KEY: table.line_num})
-    if (
-        short == [table.line_num] and len(rows) > 1
-    ):  # a file that was cut; some programs leave ends out of all
+    # The last row alone is short: the file was cut. Some programs leave empty ends out of all rows.
+    if short == [table.line_num] and len(rows) > 1:
         detail = f"line {short[0]}, the last, has fewer values than the header has columns: was the file cut?"
         bad.append(_unreadable(path, short[0], detail))
         rows.pop()
