@@ -18,6 +18,7 @@ from medflare.core.errors import ConfigError
 from medflare.data.heterogeneity import vocabulary
 from medflare.data.load import load_cohort
 from medflare.data.notes.note_writers import notes_row
+from medflare.data.pool import limit_records
 from medflare.data.records import Note
 from medflare.data.settings.site import SiteConfig
 from medflare.data.splits import stable_hash
@@ -33,7 +34,8 @@ class NotesBenchmarkSettings(Settings):
     Attributes:
         external: cohorts that are tested as a whole and trained on nowhere.
         train_notes: of a training site, the first by a stable hash; None for all (the low-resource setting).
-        server_notes: training notes taken from the first site for the server, which weighs updates by them.
+        server_notes: at most so many training notes of the first site are the server's, which weighs updates
+            by them: whole patients, whom nobody trains on then.
     """
 
     external: tuple[str, ...] = ()
@@ -51,7 +53,8 @@ def build_notes(
         sources: cohort of annotated notes by name, each in its own format, as a site.yaml has them.
 
     Raises:
-        ConfigError: an external cohort that `sources` has not, or no site that trains.
+        ConfigError: an external cohort that `sources` has not, no site that trains, or two places of one
+            name.
         DataError: a cohort cannot be read.
     """
     if unknown := sorted(set(settings.external) - set(sources)):
@@ -68,6 +71,13 @@ def build_notes(
     kept = {name: [n for n in notes if n.split != "test"] for name, notes in dealt.items()}
     kept |= _server(kept, clients[0], settings)
     places = kept | {name: notes for name, notes in tests.items() if notes}
+    if twice := sorted(
+        set(kept) & set(tests) | ({SERVER} & set(clients) if settings.server_notes else set())
+    ):
+        raise ConfigError(
+            f"{', '.join(twice)}: is the name of a source, and of notes that this benchmark sets apart. Give "
+            "the source another name in --sources."
+        )
     if empty := [n for n in clients if not any(note.split == "train" for note in kept[n])]:
         raise ConfigError(f"{', '.join(empty)}: has no training note; look with `medflare cohort inspect`.")
     with building(out) as folder:
@@ -115,8 +125,8 @@ def _server(
     """Return the server's notes, if it has any, and what the first site keeps without them."""
     if not settings.server_notes:
         return {}
-    order = _by_hash([n for n in kept[first] if n.split == "train"], settings.seed + 1)
-    taken = {note.note_id for note in order[: settings.server_notes]}
+    trained = [note for note in kept[first] if note.split == "train"]
+    taken = {note.note_id for note in limit_records(trained, settings.server_notes, settings.seed + 1)}
     return {
         first: [note for note in kept[first] if note.note_id not in taken],
         SERVER: [replace(note, split="val") for note in kept[first] if note.note_id in taken],

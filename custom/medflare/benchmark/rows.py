@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,8 +63,14 @@ def table_rows(path: Path, *columns: str) -> Iterator[dict[str, str]]:
     try:
         with opened(path, "rt", encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file)
-            if missing := [name for name in columns if name not in (reader.fieldnames or [])]:
-                there = ", ".join(reader.fieldnames or [])
+            found = Counter(reader.fieldnames or [])
+            if twice := [name for name, count in found.items() if count > 1]:
+                raise DataError(
+                    f"{path}: has the column {', '.join(twice)} more than once, of which a row holds the "
+                    "last alone. Download it again."
+                )
+            if missing := [name for name in columns if name not in found]:
+                there = ", ".join(found)
                 raise DataError(
                     f"{path}: has no column {', '.join(missing)}; it has {there}. "
                     "Is it another version of the data set?"

@@ -26,7 +26,9 @@ def medlora(
         None, "--train-notes", help="Low-resource: at most so many training notes of a site."
     ),
     server_notes: int = typer.Option(
-        0, "--server-notes", help="Training notes of the first site that go to the server (Fed-MedLoRA+: 5)."
+        0,
+        "--server-notes",
+        help="At most so many training notes of the first site, of whole patients, go to the server (Fed-MedLoRA+: 5).",
     ),
     seed: int = typer.Option(0, "--seed"),
     as_json: bool = JSON_OPTION,

@@ -109,14 +109,16 @@ def read_numbered(file: Path) -> Iterator[ScoredTriple]:
 
 
 def _numbers(file: Path) -> dict[int, str]:
-    names = {}
+    names = dict[int, str]()
     for number, line in _lines(file, "a list of numbers and names"):
         try:
             key, name = line.split("\t")
-            names[int(key)] = name
+            if names.setdefault(int(key), name) != name:
+                raise ValueError
         except ValueError:
             raise DataError(
-                f"{file}, line {number}: '{line[:60]}'; expected a number and a name, a tab between them."
+                f"{file}, line {number}: '{line[:60]}'; expected a number and a name with a tab between "
+                "them, and no number of two names."
             ) from None
     return names
 

@@ -50,30 +50,35 @@ class ModelExtractor:
                 "`answer_tokens`, or a backbone with a longer context."
             )
 
-    def triples(self, texts: Iterable[str]) -> list[tuple[Triple, float]]:
+    def triples(self, texts: Iterable[str], *, of_patients: bool = True) -> list[tuple[Triple, float]]:
         """Return (triple in the text's words, confidence) of many texts.
 
         Confidence is the geometric mean of the probabilities of a line's tokens. It says how sure the model
         was of its wording, and is not calibrated.
+
+        Args:
+            of_patients: whether the texts speak of patients, as `RuleExtractor.triples`.
         """
         pieces = [piece for text in texts for chunk in chunks(text) for piece in self._fitting(chunk)]
         answers = self.model.write([prompt(piece) for piece in pieces], self.most, self.batch)
         triples = [
             item
             for piece, spoken in zip(pieces, answers, strict=True)
-            for item in self._triples_of_answer(piece, spoken)
+            for item in self._triples_of_answer(piece, spoken, of_patients)
         ]
         self.counts["chunks"] += len(pieces)
         self.counts["triples"] += len(triples)
         _log.info("Extraction by %s: %s", self.model.backbone.name, dict(self.counts))
         return triples
 
-    def _triples_of_answer(self, piece: str, spoken: GreedyAnswer) -> Iterator[tuple[Triple, float]]:
+    def _triples_of_answer(
+        self, piece: str, spoken: GreedyAnswer, of_patient: bool
+    ) -> Iterator[tuple[Triple, float]]:
         text = spoken.text
         if not spoken.ended:  # a line that was cut may name half a word
             self.counts[CUT] += 1
             text = text[: text.rfind("\n") + 1]
-        for triple, start, end in read_answer(text, piece, self.counts):
+        for triple, start, end in read_answer(text, piece, self.counts, of_patient=of_patient):
             yield triple, self.model.confidence(spoken, start, end)
 
     def _fitting(self, chunk: str) -> Iterator[str]:

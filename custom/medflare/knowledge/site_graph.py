@@ -53,8 +53,7 @@ def site_graph(
     extracted = list[tuple[Triple, float]]()
     if config.extractor == "rules":
         extractor = RuleExtractor(vocabulary, config.together)
-        for of_patients in (True, False):
-            chosen = (text.text for text in texts if text.of_patient is of_patients)
+        for of_patients, chosen in _by_subject(texts):
             extracted += extractor.graph(chosen, of_patients=of_patients).items()
     named = _naming(config, vocabulary, model).named(_unnamed(config, texts, model))
     graph = graph_of([*extracted, *named], config.least)
@@ -94,9 +93,17 @@ def _unnamed(
 ) -> Iterator[tuple[Triple, float]]:
     """Yield triples whose names are words of the text, not yet concepts."""
     if config.extractor == "model" and model is not None:
-        yield from ModelExtractor(model, config.answer_tokens).triples(text.text for text in texts)
+        extractor = ModelExtractor(model, config.answer_tokens)
+        for of_patients, chosen in _by_subject(texts):
+            yield from extractor.triples(chosen, of_patients=of_patients)
     for graph in config.triples:
         yield from READERS[graph.form](graph.path)
+
+
+def _by_subject(texts: Sequence[KnowledgeText]) -> Iterator[tuple[bool, list[str]]]:
+    """Yield whether texts speak of patients, and those that do or do not (DD-13)."""
+    for of_patients in (True, False):
+        yield of_patients, [text.text for text in texts if text.of_patient is of_patients]
 
 
 def _naming(config: KnowledgeConfig, vocabulary: Vocabulary, model: PlainText | None) -> Naming:

@@ -62,24 +62,29 @@ def named_in(chunk: str) -> Callable[[str], bool]:
     return stands
 
 
-def read_answer(answer: str, chunk: str, faults: Counter[str]) -> Iterator[tuple[Triple, int, int]]:
+def read_answer(
+    answer: str, chunk: str, faults: Counter[str], *, of_patient: bool = True
+) -> Iterator[tuple[Triple, int, int]]:
     """Yield (triple, where its line begins and ends in the answer) of every line that can be believed.
 
-    Bullets, numbers, pipes and brackets around a line are forgiven; a head "patient" need not be in the text.
+    Bullets, numbers, pipes and brackets around a line are forgiven.
 
     Args:
         faults: counts of what was left out, added to.
+        of_patient: whether the chunk speaks of a patient; a head "patient" need not be in it then (DD-13).
     """
     stands, start = named_in(chunk), 0
     for line in answer.split("\n"):
         end = start + len(line)
-        triple = _triple(line, stands, faults)
+        triple = _triple(line, stands, of_patient, faults)
         if triple is not None:
             yield triple, start, end
         start = end + 1
 
 
-def _triple(line: str, stands: Callable[[str], bool], faults: Counter[str]) -> Triple | None:
+def _triple(
+    line: str, stands: Callable[[str], bool], of_patient: bool, faults: Counter[str]
+) -> Triple | None:
     bare = _BULLET.sub("", line).strip().strip("|()[]<>").strip()
     if not bare or canonical(bare) in _NOTHING:
         return None
@@ -93,7 +98,7 @@ def _triple(line: str, stands: Callable[[str], bool], faults: Counter[str]) -> T
         faults[RELATION] += 1
         return None
     relation, turned = known
-    if not stands(tail) or not (stands(head) or head == PATIENT):
+    if not stands(tail) or not (stands(head) or (of_patient and head == PATIENT)):
         faults[ABSENT] += 1
         return None
     if head == tail:

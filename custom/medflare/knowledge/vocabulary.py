@@ -92,12 +92,13 @@ def read_table(file: Path) -> list[Concept]:
     """
     try:
         with file.open(encoding="utf-8", newline="") as opened:
-            rows = list(csv.DictReader(opened, delimiter="\t"))
+            table = csv.DictReader(opened, delimiter="\t")
+            rows, columns = list(table), list(table.fieldnames or [])
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{file}: cannot be read as a table of concepts ({type(error).__name__}).") from None
-    if not rows or not {"id", "label"} <= set(rows[0]):
+    if not rows or [columns.count(name) for name in ("id", "label")] != [1, 1]:
         raise DataError(
-            f"{file}: expected a first line with the columns id and label, and tabs between them."
+            f"{file}: expected a first line with the columns id and label, each once, and tabs between them."
         )
     names: dict[str, list[str]] = {}
     for number, row in enumerate(rows, 2):

@@ -203,6 +203,8 @@ def test_what_is_missing_is_named_with_where_it_is_had_from(tmp_path: Path) -> N
     text = refused(3, good)
     assert "has no column dicom_id" in text
     assert "another version" in text
+    lists.write_bytes(gzip.compress(content.replace(b",split", b",split,split", 1)))
+    assert "has the column split more than once" in refused(3, good)
     lists.write_bytes(gzip.compress(content.replace(b",validate", b",holdout")))
     text = refused(3, good)
     assert "has the split 'holdout'; expected train, validate or test" in text

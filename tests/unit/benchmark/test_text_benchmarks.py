@@ -100,6 +100,47 @@ def test_the_server_has_notes_that_nobody_trains_on(corpora: Path, tmp_path: Pat
     assert not notes["server"] & (notes["mtsamples"] | notes["utp"] | notes["yale"])
 
 
+def test_nobody_trains_on_another_note_of_the_servers_patients(tmp_path: Path) -> None:
+    sites = {"a": {"cohort": {"format": "notes_jsonl", "root": "a"}}}
+    rows = [
+        {
+            "doc_id": f"n{number}",
+            "patient_id": f"p{number // 2}",
+            "text": f"Fever on visit {number}.",
+            "split": "test" if number < 4 else "train",
+            "entities": [{"id": "T1", "label": "problem", "spans": [[0, 5]]}],
+            "relations": [],
+        }
+        for number in range(24)
+    ]
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/notes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "sources.yaml").write_text(yaml.safe_dump({"sites": sites}))
+    built(tmp_path / "plus", "medlora", "--sources", str(tmp_path / "sources.yaml"), "--server-notes", "5")
+    there = load_site_file(tmp_path / "plus/site.yaml")
+    patients = {name: [n.patient_id for n in load_cohort(config).notes] for name, config in there.items()}
+    assert len(patients["server"]) == 4, "whole patients of two notes each, at most five notes"
+    assert len(patients["a"]) == 16
+    assert not set(patients["server"]) & set(patients["a"])
+
+
+@pytest.mark.parametrize("name", ["server", "utp-test"])
+def test_a_source_named_like_notes_that_are_set_apart_is_refused(
+    corpora: Path, name: str, tmp_path: Path
+) -> None:
+    """Its notes would have been written over."""
+    sites = yaml.safe_load(corpora.read_text())["sites"]
+    for site in sites.values():
+        site["cohort"]["root"] = str(corpora.parent / site["cohort"]["root"])
+    sites[name] = sites.pop("mtsamples")
+    (tmp_path / "named.yaml").write_text(yaml.safe_dump({"sites": sites}))
+    options = ["--sources", str(tmp_path / "named.yaml"), "--server-notes", "2"]
+    refused = run("medlora", str(tmp_path / "out"), *options)
+    assert refused.exit_code == 2, refused.output
+    assert f"{name}: is the name of a source" in " ".join(refused.output.split())
+    assert not (tmp_path / "out").exists()
+
+
 def test_questions_are_dealt_by_subject_with_one_common_test_set(exams: Path, tmp_path: Path) -> None:
     options = ["--sources", str(exams), "--setting", "class", "--clients", "4"]
     facts = built(tmp_path / "qa", "questions", *options)

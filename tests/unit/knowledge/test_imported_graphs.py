@@ -85,6 +85,17 @@ def test_what_is_no_such_file_is_refused_by_name(file: Path, read, text: str, me
     assert message in str(refused.value)
 
 
+def test_a_number_of_two_names_is_refused(file: Path) -> None:
+    """The later name would have been that of every triple with the number."""
+    file.with_name("relations.dict").write_text("0\tcauses\n")
+    file.with_name("entities.dict").write_text("0\tflu\n1\tfever\n0\tflu\n")
+    file.write_text("0 0 1\n")
+    assert [triple.head for triple, _ in read_numbered(file)] == ["flu"]
+    file.with_name("entities.dict").write_text("0\tflu\n1\tfever\n0\tcough\n")
+    with pytest.raises(DataError, match=r"entities\.dict, line 3: .*no number of two names"):
+        list(read_numbered(file))
+
+
 def test_a_dictionary_that_is_missing_is_named(file: Path) -> None:
     file.write_text("0 0 0\n")
     with pytest.raises(DataError, match=r"entities\.dict: cannot be read"):

@@ -77,6 +77,14 @@ def test_a_line_that_cannot_be_believed_is_left_out_and_counted(line: str, fault
     assert read(f"{line}\naspirin | treats | pain") == ([("aspirin", "treats", "pain")], {fault: 1})
 
 
+def test_a_text_that_speaks_of_no_patient_says_nothing_of_one() -> None:
+    """DD-13: a question of a textbook has no patient, whatever a model makes of it."""
+    answer, faults = "patient | has | fever\ninfluenza | causes | fever", Counter[str]()
+    triples = read_answer(answer, "Influenza causes fever.", faults, of_patient=False)
+    assert [tuple(triple) for triple, _, _ in triples] == [("influenza", "causes", "fever")]
+    assert faults == {ABSENT: 1}
+
+
 @pytest.mark.parametrize("answer", ["", "none", "None.", "\n \n"])
 def test_no_answer_is_no_fault(answer: str) -> None:
     assert read(answer) == ([], {})
@@ -132,6 +140,25 @@ def test_a_taught_model_finds_the_triples_it_was_taught(taught: PlainText) -> No
     assert [triple for triple, _ in triples] == [triple for facts in FACTS.values() for triple in facts]
     assert all(0.5 < confidence <= 1 for _, confidence in triples)
     assert extractor.counts == {"chunks": 3, "triples": 3}
+
+
+def test_a_site_tells_its_model_which_texts_speak_of_patients(
+    taught: PlainText, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked = dict[str, bool]()
+
+    def triples(self: ModelExtractor, texts: list[str], *, of_patients: bool) -> list[tuple[Triple, float]]:
+        asked.update(dict.fromkeys(texts, of_patients))
+        return []
+
+    monkeypatch.setattr(ModelExtractor, "triples", triples)
+    monkeypatch.setattr("medflare.knowledge.site_graph._model", lambda *_: taught)
+    (tmp_path / "terms.tsv").write_text("id\tlabel\nC:flu\tinfluenza\n")
+    given = {"vocabulary": "terms.tsv", "key": "sketch.key", "extractor": "model"}
+    config = with_absolute_paths(parse(KnowledgeConfig, given, "site.yaml"), tmp_path)
+    texts = [KnowledgeText("She has influenza."), KnowledgeText("What is influenza?", of_patient=False)]
+    site_graph(config, texts, BackboneConfig(folder=tmp_path))
+    assert asked == {"She has influenza.": True, "What is influenza?": False}
 
 
 def test_an_answer_that_is_cut_short_loses_its_last_line(taught: PlainText) -> None:

@@ -173,7 +173,11 @@ def test_what_cannot_be_used_is_named(
 
 @pytest.mark.parametrize(
     ("table", "message"),
-    [("id\tname\nx\ty\n", "columns id and label"), ("id\tlabel\nx\t\n", "line 2: id or label is empty")],
+    [
+        ("id\tlabel\tlabel\nx\ty\tz\n", "id and label, each once"),
+        ("id\tname\nx\ty\n", "columns id and label"),
+        ("id\tlabel\nx\t\n", "line 2: id or label is empty"),
+    ],
 )
 def test_a_table_with_other_columns_is_refused(folder: Path, table: str, message: str) -> None:
     (folder / "own.tsv").write_text(table)
