@@ -28,7 +28,7 @@ def medlora(
     server_notes: int = typer.Option(
         0,
         "--server-notes",
-        help="Training notes of whole patients of the first site, at most so many, for the server (the paper: 5).",
+        help="At most so many training notes of the first site, whole patients, go to the server (paper: 5).",
     ),
     seed: int = typer.Option(0, "--seed"),
     as_json: bool = JSON_OPTION,
