@@ -73,9 +73,10 @@ def cycle(graph: dict[str, set[str]]) -> list[str]:
     return sorted(left)
 
 
-@pytest.mark.parametrize("folder", sorted(imports_between_siblings()))
-def test_children_of_a_folder_do_not_import_each_other_in_a_circle(folder: str) -> None:
-    assert cycle(imports_between_siblings()[folder]) == []
+def test_children_of_a_folder_do_not_import_each_other_in_a_circle() -> None:
+    folders = imports_between_siblings()
+    assert len(folders) > 20
+    assert {folder: left for folder in folders if (left := cycle(folders[folder]))} == {}
 
 
 @pytest.mark.parametrize("room", CORE_ONLY)

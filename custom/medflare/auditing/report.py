@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from medflare.core.errors import DataError
 from medflare.core.run_record import Estimate, write_record
 
-FILE = "audit.json"
+FILE, PERSONALISED = "audit.json", "audit_personalised.json"
+"""Beside the record: of the run's adapter, and of those that sites keep for themselves."""
 
 
 class AuditModel(BaseModel):
@@ -115,6 +116,20 @@ class AuditReport(AuditModel):
         """Write the report atomically."""
         write_record(path, self.model_dump_json(indent=1) + "\n")
         return path
+
+
+def audits_in(path: Path, run_id: str) -> dict[str, SiteAudit]:
+    """Return the audits of sites that a file has, which another one joins; none where there is no file.
+
+    Raises:
+        DataError: it is no audit, or that of another run.
+    """
+    if not path.exists():
+        return {}
+    report = read_audit(path)
+    if report.run_id != run_id:
+        raise DataError(f"{path}: is an audit of run '{report.run_id}', not of '{run_id}'. Move it away.")
+    return report.sites
 
 
 def read_audit(path: Path) -> AuditReport:

@@ -34,13 +34,13 @@ def audit(
 ) -> None:
     """Attacks a run's final adapter at a hospital and says how well its training patients are recognised.
 
-    Writes audit.json and audit.html beside the record: numbers over all patients, never a text or one
-    patient's score.
+    Writes audit.json and audit.html beside the record, audit_personalised with --personalised: numbers over
+    all patients, never a text or one patient's score. Audits of other sites that are there stay.
 
     [bold]Example[/bold]: medflare audit runs/20261120-fed_medlora -f site.yaml
     """
     from medflare.auditing.canaries import read_canaries
-    from medflare.auditing.report import FILE, AuditReport
+    from medflare.auditing.report import FILE, PERSONALISED, AuditReport, audits_in
     from medflare.auditing.shadow_adapters import Shadows
     from medflare.auditing.site_audit import audit_site
     from medflare.core.run_record import read_record
@@ -54,6 +54,8 @@ def audit(
     record_path = locate(run)
     record, result = read_record(record_path), adapter_folder(run)
     secrets = None if canaries is None else read_canaries(canaries)
+    file = record_path.with_name(PERSONALISED if personalised else FILE)
+    earlier = audits_in(file, record.run_id)
     found: dict[str, SiteAudit] = {}
     items = ItemBatch()
     for name in names(sites) or _took_part(record, site_file):
@@ -72,8 +74,9 @@ def audit(
     report = AuditReport(
         run_id=record.run_id, method=record.method, task=record.task, version=__version__, sites=found
     )
-    written = report.write(record_path.with_name(FILE))
-    page = write_audit_page(report, written.with_suffix(".html"))
+    every = report.model_copy(update={"sites": earlier | found})
+    written = every.write(file)
+    page = write_audit_page(every, written.with_suffix(".html"))
     if as_json:
         typer.echo(report.model_dump_json(indent=1))
     else:

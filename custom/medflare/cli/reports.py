@@ -27,7 +27,9 @@ def evaluate(
     sites: str | None = typer.Option(
         None, "--sites", help="Which of them; default all. Names the site of a file without names."
     ),
-    adapter: str = typer.Option("final", "--adapter", help="final or best."),
+    adapter: str = typer.Option(
+        "final", "--adapter", help="final or best; the record has the scores of the final one alone."
+    ),
     personalised: Path | None = typer.Option(None, "--personalised", help="A site's own adapter folder."),
     split: str = typer.Option("test", "--split", help="train, val, test, or all of them."),
     scorer: list[str] = typer.Option(
@@ -52,7 +54,7 @@ def evaluate(
     batch: int | None = typer.Option(None, "--batch", min=1, help="Prompts of one batch."),
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Tests a run's adapter on sites' own studies; adds the scores to the record.
+    """Tests a run's adapter on sites' own studies; adds the final adapter's scores to the record.
 
     Without a site file: scores extraction predictions that are already there.
 
@@ -145,9 +147,14 @@ def _test_adapter(
         return
     console = Console()
     record = read_record(record_path)
-    if options.limit is not None:
+    tested_otherwise = [
+        *([f"the first {options.limit} records of each site"] if options.limit is not None else []),
+        *([f"the {how['adapter']} adapter"] if how["adapter"] != "final" else []),
+    ]
+    if tested_otherwise:
         record.evaluations = evaluations
-        console.print(f"The first {options.limit} records of each site; not added to the run's record.")
+        what = ", ".join(tested_otherwise)
+        console.print(f"{what[0].upper()}{what[1:]}; not added to the run's record.")
     rows = rows_of([record])
     console.print(
         results_table([row for row in rows if row.site in chosen and row.split == how["split"]], SHOWN)

@@ -49,7 +49,8 @@ def score_site(
 ) -> EvaluationRecord:
     """Test a run's adapter on a site's split and add the evaluation to the record.
 
-    A test of a part of the records is no result of the run and is not added.
+    A record has the scores of the final adapter on whole splits. A test of the best one, or of a part of the
+    records, would take their place, and is not added.
 
     Args:
         personalised: the site's own `personalised` folder, instead of the global adapter.
@@ -63,6 +64,8 @@ def score_site(
         raise ConfigError(f"--reference-words is for reports; {record_path} is of the task {record.task}.")
     torch.set_num_threads(site.threads)
     place = f"evaluation/{site.name}" if split == "test" else f"evaluation/{site.name}@{split}"
+    if adapter != "final":
+        place += f"@{adapter}"
     if options.limit is not None:
         place += f"@first-{options.limit}"
     folder = record_path.parent / place
@@ -81,7 +84,7 @@ def score_site(
     evaluation = evaluation.model_copy(
         update={"split": split, "predictions": f"{place}/{evaluation.predictions}"}
     )
-    if options.limit is not None:
+    if options.limit is not None or adapter != "final":
         return evaluation
     same = (evaluation.site, evaluation.adapter, evaluation.split)
     record.evaluations = [e for e in record.evaluations if (e.site, e.adapter, e.split) != same] + [

@@ -80,6 +80,28 @@ def test_the_report_lies_beside_the_record_and_holds_numbers_only(overfitted: Au
         assert row["impression"] not in text
 
 
+def test_an_audit_of_one_site_leaves_those_of_others_where_they_are(
+    overfitted: AuditedRun, tmp_path: Path
+) -> None:
+    """Canaries are of one site, so sites are audited by a command each."""
+    run = shutil.copytree(overfitted.folder, tmp_path / "run")
+    file = run / "audit.json"
+    file.unlink(missing_ok=True)
+    asked = ("audit", run, "-f", overfitted.site_file)
+    (ours,) = facts(*asked)["sites"].values()
+    of_another = json.loads(file.read_text())
+    of_another["sites"] = {"site-0": of_another["sites"]["site-1"]}
+    file.write_text(json.dumps(of_another))
+    answer(*asked)
+    assert list(read_audit(file).sites) == ["site-0", "site-1"]
+    assert "site-0" in file.with_suffix(".html").read_text()
+    answer(*asked, "--personalised", run / "result/adapter")
+    assert json.loads(file.read_text())["sites"]["site-1"] == ours
+    assert read_audit(run / "audit_personalised.json").sites["site-1"].adapter == "personalised"
+    file.write_text(json.dumps(of_another | {"run_id": "another"}))
+    assert "audit.json: is an audit of run 'another', not of 'r'" in refusal(3, *asked)
+
+
 def test_a_report_with_unknown_keys_or_an_infinite_number_is_refused(
     overfitted: AuditedRun, tmp_path: Path
 ) -> None:

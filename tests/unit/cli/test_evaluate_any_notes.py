@@ -184,6 +184,25 @@ def test_a_test_of_some_notes_is_not_added_to_the_run(run: Path, tmp_path: Path)
     assert (run / tested["predictions"]).is_file()
 
 
+def test_a_test_of_the_best_adapter_does_not_take_the_final_ones_place(run: Path, tmp_path: Path) -> None:
+    write_notes(tmp_path / "sealed")
+    copied = shutil.copytree(run, tmp_path / "run")
+    record = read_record(copied / "run.json")
+    record.artefacts["best"] = "result/best"
+    record.write(copied / "run.json")
+    shutil.copytree(copied / "result/adapter", copied / "result/best")
+    asked = ("evaluate", copied, "-f", site_file(tmp_path), "--split", "all")
+    (final,) = facts(*asked)
+    before = (copied / "run.json").read_bytes(), (copied / final["predictions"]).stat().st_mtime_ns
+    (best,) = facts(*asked, "--adapter", "best")
+    assert "@best" in best["predictions"]
+    assert (copied / best["predictions"]).is_file()
+    assert (copied / "run.json").read_bytes() == before[0]
+    assert (copied / final["predictions"]).stat().st_mtime_ns == before[1]
+    said = answer(*asked, "--adapter", "best", "--limit", "2")
+    assert "The first 2 records of each site, the best adapter; not added to the run's record." in said
+
+
 def test_options_of_a_test_need_a_site_file(run: Path) -> None:
     message = refusal(2, "evaluate", run, "--zero-shot", "--limit", "2")
     assert "--zero-shot, --limit" in message
