@@ -50,34 +50,44 @@ def prediction_statistics(studies: Sequence[Prediction]) -> dict[str, Statistic]
 
 
 def compare_predictions(
-    ours: tuple[str, dict[str, Statistic]],
-    theirs: tuple[str, dict[str, Statistic]],
+    names: tuple[str, str],
+    ours: Sequence[Prediction],
+    theirs: Sequence[Prediction],
     *,
     site: str,
     metrics: Sequence[str],
-    groups: Sequence[str] | None = None,
     replicates: int = 1000,
     seed: int = 0,
 ) -> list[ComparisonRecord]:
     """Return paired differences of two systems on the same studies, ready for `RunRecord.comparisons`.
 
+    Studies of one patient are drawn together.
+
     Args:
-        ours, theirs: the system's name in tables, and its statistics from `evaluate_reports`.
+        names: of the systems in tables.
+        ours, theirs: of the same studies in the same order.
         site: where both were scored.
         metrics: to compare.
-        groups: patient of each study, drawn together.
         replicates, seed: of the bootstrap.
+
+    Raises:
+        ValueError: the studies are not the same.
     """
+    if [item.study_id for item in ours] != [item.study_id for item in theirs]:
+        raise ValueError(f"{' and '.join(names)}: a paired comparison needs predictions of the same studies.")
+    patients = [item.patient_id for item in ours]
+    first, second = prediction_statistics(ours), prediction_statistics(theirs)
     rows = []
     for metric in metrics:
-        first, second = ours[1][metric], theirs[1][metric]
-        difference = paired_difference(first, second, groups=groups, replicates=replicates, seed=seed)
+        difference = paired_difference(
+            first[metric], second[metric], groups=patients, replicates=replicates, seed=seed
+        )
         rows.append(
             ComparisonRecord(
                 metric=metric,
                 site=site,
-                ours=ours[0],
-                theirs=theirs[0],
+                ours=names[0],
+                theirs=names[1],
                 value=difference.value,
                 low=difference.low,
                 high=difference.high,

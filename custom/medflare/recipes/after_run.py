@@ -10,16 +10,13 @@ from typing import Literal
 import torch
 
 from medflare.core.errors import ConfigError, DataError
-from medflare.core.run_record import EvaluationRecord, read_record
+from medflare.core.run_record import ComparisonRecord, EvaluationRecord, RunRecord, read_record
 from medflare.data.settings.site import SiteConfig, load_site, load_site_file
-from medflare.evaluation.predictions import compare_predictions, prediction_statistics
 from medflare.learners.registry import methods_by_result_file
+from medflare.recipes.paired_scores import ScoredSystem, paired_scores
 from medflare.recipes.simulator_process import SERVER_FOLDER
 from medflare.tasks import get_task
-from medflare.tasks.prediction_files import read_predictions
 from medflare.tasks.scoring import EvaluationOptions, Progress
-
-COMPARED = ("bleu_1", "bleu_4", "rouge_l", "cider", "label_f1", "label_micro_f1")
 
 
 def locate(run: Path) -> Path:
@@ -90,6 +87,9 @@ def score_site(
     record.evaluations = [e for e in record.evaluations if (e.site, e.adapter, e.split) != same] + [
         evaluation
     ]
+    if split == "test":  # what stood there compared what the new test took the place of
+        record.comparisons = [item for item in record.comparisons if item.site != site.name]
+        record.comparisons += _adapters_compared(record, record_path.parent, site.name)
     record.write(record_path)
     return evaluation
 
@@ -110,27 +110,23 @@ def tester(result: Path) -> Callable[..., EvaluationRecord]:
 def compare_adapters(record_path: Path) -> None:
     """Add the paired difference of personalised and generic adapter where predictions are here."""
     record = read_record(record_path)
-    files = {
-        (item.site, item.adapter): record_path.parent / item.predictions
-        for item in record.evaluations
-        if item.predictions and item.split == "test"
-    }
-    record.comparisons = []
-    for site in sorted({site for site, adapter in files if adapter == "personalised"}):
-        if (site, "generic") not in files:
-            continue
-        personalised, shared = (
-            read_predictions(files[site, adapter_kind]) for adapter_kind in ("personalised", "generic")
-        )
-        record.comparisons += compare_predictions(
-            (f"{record.method} personalised", prediction_statistics(personalised)),
-            (f"{record.method} generic", prediction_statistics(shared)),
-            site=site,
-            metrics=COMPARED,
-            groups=[item.patient_id for item in personalised],
-            seed=record.seed,
-        )
+    record.comparisons = [
+        difference
+        for site in sorted({item.site for item in record.evaluations})
+        for difference in _adapters_compared(record, record_path.parent, site)
+    ]
     record.write(record_path)
+
+
+def _adapters_compared(record: RunRecord, folder: Path, site: str) -> list[ComparisonRecord]:
+    """Return personalised minus generic adapter on the test records of a site that has both."""
+    tested = {item.adapter: item for item in record.evaluations if (item.site, item.split) == (site, "test")}
+    if not {"personalised", "generic"} <= tested.keys():
+        return []
+    ours, theirs = (
+        ScoredSystem(f"{record.method} {kind}", tested[kind]) for kind in ("personalised", "generic")
+    )
+    return paired_scores(ours, theirs, folder=folder, task=record.task, seed=record.seed)
 
 
 SYNTHETIC = "# The synthetic hospitals"

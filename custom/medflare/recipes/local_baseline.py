@@ -20,15 +20,13 @@ from medflare.core.run_record import (
     read_record,
 )
 from medflare.data.settings.site import SiteConfig
-from medflare.evaluation import extraction_metrics
-from medflare.evaluation.predictions import compare_predictions, prediction_statistics
-from medflare.recipes.after_run import COMPARED, locate, score_unseen
+from medflare.recipes.after_run import locate, score_unseen
 from medflare.recipes.job import Job, write_to_temporary
 from medflare.recipes.job_check import check_job
 from medflare.recipes.overrides import override
+from medflare.recipes.paired_scores import ScoredSystem, paired_scores
 from medflare.recipes.resume import WorkspaceState
 from medflare.recipes.run_check import check_run
-from medflare.tasks.prediction_files import holds_extraction, read_documents, read_predictions
 from medflare.worker.config import SITE_FILE
 
 FOLDER = "local-baseline"
@@ -41,7 +39,6 @@ ALONE: Mapping[str, Any] = {
     "mode": "sync",
 }
 """Settings of a job for one site; keys that its workflow does not have are left out."""
-EXTRACTION_METRICS = ("ner_strict_f1", "ner_lenient_f1", "re_gold_strict_f1")
 
 
 def job_alone(job: Job) -> Job:
@@ -134,43 +131,7 @@ def _differences(record: RunRecord, folder: Path, alone: EvaluationRecord) -> li
     """Return federated minus alone on the same records; [] where predictions of both are not here."""
     same = (alone.site, alone.adapter, alone.split)
     ours = next((e for e in record.evaluations if (e.site, e.adapter, e.split) == same), None)
-    if ours is None or not ours.predictions or not alone.predictions:
+    if ours is None:
         return []
-    first, second = folder / ours.predictions, folder / alone.predictions
-    if not (first.is_file() and second.is_file()):
-        return []
-    if holds_extraction(first):
-        return [_extraction_gap(record, alone, metric, first, second) for metric in _shared(ours, alone)]
-    if record.task != "reports":
-        return []
-    federated, local = (read_predictions(file) for file in (first, second))
-    return compare_predictions(
-        ("federated", prediction_statistics(federated)),
-        ("alone", prediction_statistics(local)),
-        site=alone.site,
-        metrics=COMPARED,
-        groups=[item.patient_id for item in federated],
-        seed=record.seed,
-    )
-
-
-def _shared(ours: EvaluationRecord, alone: EvaluationRecord) -> list[str]:
-    return [name for name in EXTRACTION_METRICS if name in ours.metrics and name in alone.metrics]
-
-
-def _extraction_gap(
-    record: RunRecord, alone: EvaluationRecord, metric: str, first: Path, second: Path
-) -> ComparisonRecord:
-    gap = extraction_metrics.compare(
-        read_documents(first), read_documents(second), metric, replicates=1000, seed=record.seed
-    )
-    return ComparisonRecord(
-        metric=metric,
-        site=alone.site,
-        ours="federated",
-        theirs="alone",
-        value=gap.value,
-        low=gap.low,
-        high=gap.high,
-        p=gap.p,
-    )
+    federated, local = ScoredSystem("federated", ours), ScoredSystem("alone", alone)
+    return paired_scores(federated, local, folder=folder, task=record.task, seed=record.seed)

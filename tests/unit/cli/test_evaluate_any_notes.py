@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from command_line import answer, facts, medflare, refusal
-from medflare.core.run_record import RunRecord, SiteRecord, read_record
+from medflare.core.run_record import ComparisonRecord, RunRecord, SiteRecord, read_record
 from medflare.data.settings.cohort import CohortConfig
 from medflare.data.settings.site import SiteConfig
 from medflare.learners.extraction.learner import build
@@ -201,6 +201,20 @@ def test_a_test_of_the_best_adapter_does_not_take_the_final_ones_place(run: Path
     assert (copied / final["predictions"]).stat().st_mtime_ns == before[1]
     said = answer(*asked, "--adapter", "best", "--limit", "2")
     assert "The first 2 records of each site, the best adapter; not added to the run's record." in said
+
+
+def test_a_new_test_takes_away_the_comparison_with_the_old_one(run: Path, tmp_path: Path) -> None:
+    write_notes(tmp_path / "sealed")
+    copied = shutil.copytree(run, tmp_path / "run")
+    record = read_record(copied / "run.json")
+    difference = {"metric": "ner_strict_f1", "value": 0.1, "low": 0.0, "high": 0.2, "p": 0.04}
+    record.comparisons = [
+        ComparisonRecord(site=site, ours="a personalised", theirs="a generic", **difference)
+        for site in ("new-hospital", "site-1")
+    ]
+    record.write(copied / "run.json")
+    answer("evaluate", copied, "-f", site_file(tmp_path))
+    assert [item.site for item in read_record(copied / "run.json").comparisons] == ["site-1"]
 
 
 def test_options_of_a_test_need_a_site_file(run: Path) -> None:

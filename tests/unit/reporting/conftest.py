@@ -147,20 +147,22 @@ def invent_run(folder: Path, rounds: int = 6) -> Path:
         )
     folder.mkdir(parents=True, exist_ok=True)
     for k, site in enumerate((*SITES, "site-4")):
-        scored: dict[str, Evaluation] = {}
+        scored: dict[str, list[Prediction]] = {}
         for adapter in ("generic", "personalised") if site in SITES else ("generic",):
             items = invent_studies(folder, site, adapter, 0.85 - 0.1 * k + 0.1 * (adapter == "personalised"))
             path = write_lines(folder / f"predictions_{site}_{adapter}.jsonl", items)
-            scored[adapter] = score(items)
-            facts = {"skipped_metrics": scored[adapter].skipped, "predictions": path.name}
+            scored[adapter], scores = items, score(items)
+            facts = {"skipped_metrics": scores.skipped, "predictions": path.name}
             role = "participant" if site in SITES else "unseen"
-            estimates = scored[adapter].estimates
-            record.evaluations.append(evaluation(site, adapter, len(items), estimates, role=role, **facts))
-        if len(scored) == 2:
-            ours, theirs = (
-                (f"FedMRG {kind}", scored[kind].statistics) for kind in ("personalised", "generic")
+            record.evaluations.append(
+                evaluation(site, adapter, len(items), scores.estimates, role=role, **facts)
             )
-            record.comparisons += compare_predictions(ours, theirs, site=site, metrics=["bleu_4", "label_f1"])
+        if len(scored) == 2:
+            names = ("FedMRG personalised", "FedMRG generic")
+            sides = scored["personalised"], scored["generic"]
+            record.comparisons += compare_predictions(
+                names, *sides, site=site, metrics=["bleu_4", "label_f1"]
+            )
     record.write(folder / "run.json")
     return folder
 
