@@ -38,18 +38,23 @@ help:
 	@echo "make embedded      makes the embedded weights of chest X-rays again (half an hour)"
 	@echo "make embedded-notes     makes the embedded notes decoder again (half an hour)"
 
+# $(1): the package with or without extras.
 # --no-compile: pip would compile 22,000 files one after the other (40 s); Python compiles the imported ones.
-$(VENV)/.runtime: setup.cfg pyproject.toml
+define INSTALL
 	@test -n "$(PYTHON)" || { echo "medflare needs Python 3.11 or 3.12 on PATH; none was found."; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --no-compile -e .
+	$(BIN)/python -m pip install --quiet --no-compile -e '$(1)'
+endef
+
+$(VENV)/.runtime: setup.cfg pyproject.toml
+	$(call INSTALL,.)
 	@touch $@
 
-# What the tests and the documentation need too.
-$(VENV)/.installed: $(VENV)/.runtime
-	$(BIN)/python -m pip install --quiet --no-compile -e '.[dev]'
-	@touch $@
+# What the tests and the documentation need too: at once, since pip takes 20 s more to find out what is there.
+$(VENV)/.installed: setup.cfg pyproject.toml
+	$(call INSTALL,.[dev])
+	@touch $(VENV)/.runtime $@
 
 demo: $(VENV)/.runtime
 	$(BIN)/medflare cohort make runs/demo/cohorts
