@@ -57,7 +57,7 @@ $(VENV)/.installed: setup.cfg pyproject.toml
 	@touch $(VENV)/.runtime $@
 
 demo: $(VENV)/.runtime
-	$(BIN)/medflare cohort make runs/demo/cohorts
+	$(BIN)/medflare cohort make runs/demo/cohorts --overwrite
 	$(BIN)/medflare run jobs/fedmrg --site-file runs/demo/cohorts/site.yaml --unseen hospital-4 \
 	  --workspace runs/demo/fedmrg --overwrite
 

@@ -20,7 +20,7 @@ from typing import Any, TextIO
 import yaml
 
 from medflare.benchmark.assignment import PatientTable, assign, by_shares, drawn_pairs
-from medflare.benchmark.folder import building, check_place, write_facts
+from medflare.benchmark.folder import BENCHMARK, write_facts
 from medflare.benchmark.index import Say, build_index, digest_of, read_index
 from medflare.benchmark.rows import BenchmarkRow, lists_of
 from medflare.benchmark.settings import IU_IMAGES, REAL_WORLD_SITES, BenchmarkSettings
@@ -75,13 +75,14 @@ def build(
         ConfigError: `out` holds something else, or the sources are too small for the setting.
         DataError: a source lacks files.
     """
-    check_place(out)
+    BENCHMARK.check(out, overwrite=True)
+    out = out.resolve()
     indices = {
         source: build_index(source, root, settings, out.with_name(out.name + ".index"), say)
         for source, root in settings.used_sources().items()
     }
     dealt = deal(settings, indices)
-    with building(out) as scratch:
+    with BENCHMARK.building(out, overwrite=True) as scratch:
         with Manifests(scratch) as manifests:
             for source, index in indices.items():
                 _write_source(settings, source, index, dealt[source], manifests, out)

@@ -1,48 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A benchmark's folder: written beside its place and put there whole, with a digest of every split."""
+"""A benchmark's folder: what marks it, and a digest of every split."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from medflare.core.errors import ConfigError
+from medflare.core.made_folders import MadeFolder
 from medflare.data.records import SPLITS
 
 FILE = "benchmark.json"
-
-
-@contextmanager
-def building(out: Path) -> Iterator[Path]:
-    """Give an empty folder that takes the place of `out` if the block ends without an error.
-
-    Raises:
-        ConfigError: `out` holds something that is no benchmark.
-    """
-    check_place(out)
-    scratch = out.with_name(out.name + ".building")
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(parents=True)
-    try:
-        yield scratch
-        shutil.rmtree(out, ignore_errors=True)
-        os.replace(scratch, out)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
-def check_place(out: Path) -> None:
-    """Raise ConfigError if `out` holds something that is no benchmark."""
-    if out.exists() and not (out / FILE).is_file() and any(out.iterdir()):
-        raise ConfigError(f"{out}: is not empty and holds no benchmark. Name a new folder.")
+BENCHMARK = MadeFolder("benchmark", FILE)
 
 
 def split_facts(places: Mapping[str, Sequence[tuple[str, str]]]) -> dict[str, dict[str, Any]]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import Field
 
-from medflare.benchmark.folder import building, split_facts, write_facts, write_lines, write_sites
+from medflare.benchmark.folder import BENCHMARK, split_facts, write_facts, write_lines, write_sites
 from medflare.benchmark.index import digest_of
 from medflare.core.config import Settings
 from medflare.core.errors import ConfigError
@@ -80,7 +80,7 @@ def build_notes(
         )
     if empty := [n for n in clients if not any(note.split == "train" for note in kept[n])]:
         raise ConfigError(f"{', '.join(empty)}: has no training note; look with `medflare cohort inspect`.")
-    with building(out) as folder:
+    with BENCHMARK.building(out, overwrite=True) as folder:
         for name, notes in places.items():
             write_lines((notes_row(note) for note in notes), folder / name / TABLE)
         facts = {

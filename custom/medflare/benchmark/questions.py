@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from medflare.benchmark.folder import building, split_facts, write_facts, write_lines, write_sites
+from medflare.benchmark.folder import BENCHMARK, split_facts, write_facts, write_lines, write_sites
 from medflare.benchmark.index import digest_of
 from medflare.core.config import Settings
 from medflare.core.errors import ConfigError
@@ -63,7 +63,7 @@ def build_questions(
     plan = TextPlan(sites=names, method=settings.setting, alpha=settings.alpha, seed=settings.seed)
     dealt = partition_texts([one for one in pool if one.split != "test"], plan)
     places = {**dealt, **({TEST: test} if test else {})}
-    with building(out) as folder:
+    with BENCHMARK.building(out, overwrite=True) as folder:
         for name, records in places.items():
             write_lines((record.to_row() for record in records), folder / name / TABLE)
         ids = {n: [(r.question_id, r.split) for r in records] for n, records in places.items()}

@@ -12,6 +12,10 @@ import typer
 from medflare.cli.output import JSON_OPTION, plain_errors, print_json
 from medflare.core.config import Settings
 
+OVERWRITE = typer.Option(
+    False, "--overwrite", help="Replace what this command made there before, with all that is in the folder."
+)
+
 
 @plain_errors
 def partition(
@@ -32,6 +36,7 @@ def partition(
     by_findings: bool = typer.Option(
         False, "--by-findings", help="Summaries: group them by their rarest finding instead of their column."
     ),
+    overwrite: bool = OVERWRITE,
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Deals one pooled cohort to several sites, by patient, and reports how much they differ.
@@ -42,6 +47,7 @@ def partition(
     from medflare.cli.cohort_view import print_heterogeneity
     from medflare.core.errors import ConfigError
     from medflare.data.load import load_cohort
+    from medflare.data.partition.partitioning import PARTITION, SITE_FILE
     from medflare.data.settings.site import load_site_file
 
     configs = load_site_file(source)
@@ -50,13 +56,15 @@ def partition(
     (config,) = configs.values()
     cohort = load_cohort(config)
     names = tuple(f"site-{i + 1}" for i in range(sites))
-    if cohort.questions or cohort.summaries:
-        path, facts = _deal_texts(cohort, config, out, names, method or "iid", alpha, seed, by_findings)
-    else:
-        if by_findings:
-            raise ConfigError("--by-findings goes with summaries; studies are dealt by their labels anyway.")
-        method = method or "random_stratified"
-        path, facts = _deal_studies(cohort, out, names, method, alpha, seed, scanners)
+    texts = bool(cohort.questions or cohort.summaries)
+    if by_findings and not texts:
+        raise ConfigError("--by-findings goes with summaries; studies are dealt by their labels anyway.")
+    with PARTITION.building(out, overwrite) as folder:
+        if texts:
+            facts = _deal_texts(cohort, config, folder, names, method or "iid", alpha, seed, by_findings)
+        else:
+            facts = _deal_studies(cohort, folder, names, method or "random_stratified", alpha, seed, scanners)
+    path = out / SITE_FILE
     if as_json:
         print_json({"site_file": str(path), **facts})
         return
@@ -66,7 +74,7 @@ def partition(
 
 def _deal_studies(
     cohort: Any, out: Path, sites: tuple[str, ...], method: str, alpha: float, seed: int, scanners: bool
-) -> tuple[Path, dict[str, Any]]:
+) -> dict[str, Any]:
     from medflare.data.heterogeneity import heterogeneity
     from medflare.data.load import load_cohort
     from medflare.data.partition.studies import PartitionPlan, write_partition
@@ -75,7 +83,7 @@ def _deal_studies(
     plan = PartitionPlan(sites=sites, method=method, alpha=alpha, seed=seed, scanners=scanners)
     path = write_partition(cohort.studies, plan, out)
     dealt = {name: load_cohort(config).studies for name, config in load_site_file(path).items()}
-    return path, heterogeneity({name: studies for name, studies in dealt.items() if studies})
+    return heterogeneity({name: studies for name, studies in dealt.items() if studies})
 
 
 def _deal_texts(
@@ -87,7 +95,7 @@ def _deal_texts(
     alpha: float,
     seed: int,
     by_findings: bool,
-) -> tuple[Path, dict[str, Any]]:
+) -> dict[str, Any]:
     """Questions or summaries; every site gets the pooled cohort's `knowledge` too."""
     from medflare.core.errors import ConfigError
     from medflare.data.partition.texts import (
@@ -107,8 +115,8 @@ def _deal_texts(
         records = grouped_by_findings(records)
     plan = TextPlan(sites=sites, method=method, alpha=alpha, seed=seed)
     knowledge = _knowledge(config, out)
-    path = write_text_partition(records, plan, out, knowledge)
-    return path, text_heterogeneity(partition_texts(records, plan))
+    write_text_partition(records, plan, out, knowledge)
+    return text_heterogeneity(partition_texts(records, plan))
 
 
 def _knowledge(config: Any, out: Path) -> dict[str, Any]:
@@ -168,6 +176,7 @@ def make(
         "--records",
         help="Questions or summaries a hospital trains on, on average; 0 for the usual number.",
     ),
+    overwrite: bool = OVERWRITE,
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Writes three synthetic hospitals, an unseen fourth, and a site.yaml for the simulator.
@@ -180,11 +189,14 @@ def make(
     medflare cohort make note-cohorts --notes
     medflare cohort make asked --questions --hospitals 20 --partition dirichlet --alpha 0.3
     """
+    from medflare.synthetic.site_files import SYNTHETIC_HOSPITALS
+
     content = _hospitals_of_options(notes, questions, summaries, visits)
-    if content == "questions" or content in SUMMARIES:
-        counts, unit = _make_texts(out, content, patients, hospitals, dealt, alpha, seed, records)
-    else:
-        counts, unit = _make_patients(out, content, patients, visits, size, seed, sheet), "patients"
+    with SYNTHETIC_HOSPITALS.building(out, overwrite) as folder:
+        if content == "questions" or content in SUMMARIES:
+            counts, unit = _make_texts(folder, content, patients, hospitals, dealt, alpha, seed, records)
+        else:
+            counts, unit = _make_patients(folder, content, patients, visits, size, seed, sheet), "patients"
     if as_json:
         facts = {name: {unit: n, "folder": str(out / name)} for name, n in counts.items()}
         print_json({"site_file": str(out / "site.yaml"), "hospitals": facts})

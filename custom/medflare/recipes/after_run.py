@@ -15,6 +15,7 @@ from medflare.data.settings.site import SiteConfig, load_site, load_site_file
 from medflare.learners.registry import methods_by_result_file
 from medflare.recipes.paired_scores import ScoredSystem, paired_scores
 from medflare.recipes.simulator_process import SERVER_FOLDER
+from medflare.synthetic.site_files import SYNTHETIC_HOSPITALS
 from medflare.tasks import get_task
 from medflare.tasks.scoring import EvaluationOptions, Progress
 
@@ -129,10 +130,6 @@ def _adapters_compared(record: RunRecord, folder: Path, site: str) -> list[Compa
     return paired_scores(ours, theirs, folder=folder, task=record.task, seed=record.seed)
 
 
-SYNTHETIC = "# The synthetic hospitals"
-"""Begins the site.yaml that medflare writes beside cohorts of its own making."""
-
-
 def name_synthetic_sites(record_path: Path, site_file: Path) -> None:
     """Add to the record which of its sites, or of those it was tested at, have cohorts that medflare made."""
     record, sites = read_record(record_path), load_site_file(site_file)
@@ -144,10 +141,8 @@ def name_synthetic_sites(record_path: Path, site_file: Path) -> None:
 
 def _is_synthetic(site: SiteConfig) -> bool:
     """Return whether each of the site's folders lies beside a site.yaml of synthetic hospitals."""
-    files = [cohort.root.parent / "site.yaml" for cohort in site.cohort]
-    return bool(files) and all(
-        file.is_file() and file.read_text(encoding="utf-8").startswith(SYNTHETIC) for file in files
-    )
+    folders = [cohort.root.parent for cohort in site.cohort]
+    return bool(folders) and all(map(SYNTHETIC_HOSPITALS.made, folders))
 
 
 def score_unseen(

@@ -12,6 +12,7 @@ from pathlib import Path
 from medflare.synthetic.hospitals import contact_sheet, generate, write_hospital
 from medflare.synthetic.policy import POLICY
 from medflare.synthetic.profiles import DEMO_HOSPITALS, UNSEEN_HOSPITAL, HospitalProfile
+from medflare.synthetic.site_files import HEAD
 
 
 def write_demo(
@@ -61,7 +62,7 @@ def write_demo_hospitals(
     """
     hospitals = [hospital.with_seed(seed) for hospital in (*DEMO_HOSPITALS, UNSEEN_HOSPITAL)]
     counts = {hospital.name: patients or hospital.patients for hospital in hospitals}
-    lines = ["# The synthetic hospitals, keyed by site name; folders count from this file.", "sites:"]
+    lines = [f"{HEAD}, keyed by site name; folders count from this file.", "sites:"]
     for hospital in hospitals:
         settings = write(hospital, counts[hospital.name])
         lines += [

@@ -53,7 +53,7 @@ def test_partition_deals_patients_and_says_how_sites_differ(small_hospital: Path
     dealt = facts(*given, "--method", "report_clusters")
     assert sum(row["patients"] for row in dealt["rows"]) == 60
     assert dealt["mean_divergence"] > 0
-    assert "how the sites differ" in answer(*given)
+    assert "how the sites differ" in answer(*given, "--overwrite")
 
 
 def test_entities_and_relations_are_counted(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Assignment of whole owners (patients, questions) to sites, class by class; every partition uses it."""
+"""Shared by all partitions: whole owners (patients, questions) assigned to sites, and the folder's mark."""
 
 from __future__ import annotations
 
@@ -8,8 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from medflare.core.made_folders import MadeFolder
+
 SiteShares = Callable[[str | int], np.ndarray]
 """Class -> (sites,) shares of it that each site gets, summing to 1."""
+SITE_FILE = "site.yaml"
+HEAD = "# Partition of"
+"""Begins the site.yaml of a partition."""
+PARTITION = MadeFolder("partition of a cohort", SITE_FILE, HEAD)
 
 
 def assign_to_sites(

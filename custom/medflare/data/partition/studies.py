@@ -19,7 +19,7 @@ import yaml
 
 from medflare.core.conditions import CONDITIONS, Code
 from medflare.core.errors import ConfigError
-from medflare.data.partition.partitioning import assign_to_sites, dirichlet_shares
+from medflare.data.partition.partitioning import HEAD, SITE_FILE, assign_to_sites, dirichlet_shares
 from medflare.data.records import Study
 from medflare.data.settings.cohort import ScannerConfig
 
@@ -186,8 +186,8 @@ def write_partition(studies: Sequence[Study], plan: PartitionPlan, folder: Path)
         if site in scanners:
             cohort["scanner"] = scanners[site].model_dump()
         document["sites"][site] = {"cohort": cohort}
-    path = folder / "site.yaml"
-    head = f"# Partition of {len(studies)} studies: {json.dumps(asdict(plan))}\n"
+    path = folder / SITE_FILE
+    head = f"{HEAD} {len(studies)} studies: {json.dumps(asdict(plan))}\n"
     path.write_text(head + yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
     return path
 

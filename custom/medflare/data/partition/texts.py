@@ -20,6 +20,8 @@ import yaml
 from medflare.core.conditions import CONDITIONS, Code
 from medflare.core.errors import ConfigError
 from medflare.data.partition.partitioning import (
+    HEAD,
+    SITE_FILE,
     assign_to_sites,
     class_shares,
     dirichlet_shares,
@@ -122,7 +124,7 @@ def write_text_partition(
         site: further settings of every site, such as its `knowledge`.
     """
     dealt = partition_texts(records, plan)
-    head = f"# Partition of {len(records)} records: {json.dumps(asdict(plan))}\n"
+    head = f"{HEAD} {len(records)} records: {json.dumps(asdict(plan))}\n"
     return write_sites(dealt, folder, head, site)
 
 
@@ -137,6 +139,6 @@ def write_sites(
         rows = "".join(f"{json.dumps(record.to_row(), ensure_ascii=False)}\n" for record in records)
         (folder / name / file).write_text(rows, encoding="utf-8", newline="\n")
         document["sites"][name] = {"cohort": {"format": format, "root": name}, **deepcopy(site or {})}
-    path = folder / "site.yaml"
+    path = folder / SITE_FILE
     path.write_text(head + yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
     return path

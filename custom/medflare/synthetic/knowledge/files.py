@@ -15,11 +15,12 @@ from medflare.synthetic.knowledge.note_summaries import note_terms
 from medflare.synthetic.knowledge.obo import TermPairs, chest_terms, terms_of, write_vocabulary
 from medflare.synthetic.knowledge.summaries import SummariesDemo, summary_hospitals
 from medflare.synthetic.policy import AGREED
+from medflare.synthetic.site_files import HEAD
 
 VOCABULARY, KEY = "vocabulary.obo", "hospitals.key"
 KEY_BYTES = 32
-HEAD = (
-    "# The synthetic hospitals, keyed by site name; files count from this folder. vocabulary.obo: the terms\n"
+EXPLAINED = (
+    f"{HEAD}, keyed by site name; files count from this folder. vocabulary.obo: the terms\n"
     "# of their world. hospitals.key: the secret that they share; the server never has it. policy: what\n"
     "# rule drfa and fedmrg's bank ask for; the patients are made up.\n"
 )
@@ -63,7 +64,7 @@ def _write(folder: Path, dealt: dict[str, list[TextRecord]], terms: TermPairs) -
     write_vocabulary(terms, folder / VOCABULARY)
     write_key(folder / KEY)
     site = {"knowledge": {"vocabulary": [VOCABULARY], "key": KEY}, "policy": dict(AGREED)}
-    write_sites(dealt, folder, HEAD, site)
+    write_sites(dealt, folder, EXPLAINED, site)
     return {name: sum(record.split == "train" for record in records) for name, records in dealt.items()}
 
 

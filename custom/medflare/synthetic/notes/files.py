@@ -13,6 +13,7 @@ from medflare.synthetic.notes.corrupt import corrupt_labels
 from medflare.synthetic.notes.generate import generate_notes
 from medflare.synthetic.notes.profiles import NOTE_HOSPITALS, UNSEEN_NOTES, NotesProfile
 from medflare.synthetic.policy import POLICY
+from medflare.synthetic.site_files import HEAD
 
 READERS = {"brat": "brat", "jsonl": "notes_jsonl"}
 """Format of `write_notes_hospital` -> name of the cohort format that reads it."""
@@ -62,7 +63,7 @@ def write_notes_demo(out: Path | str, notes: int = 0, seed: int = 0) -> dict[str
     counts = {hospital.name: notes or hospital.notes for hospital in hospitals}
     write_validation_notes(out / "validation", seed)
     lines = [
-        "# The synthetic hospitals, keyed by site name; folders count from this file. `server` and",
+        f"{HEAD}, keyed by site name; folders count from this file. `server` and",
         "# `validation`: the notes by which Fed-MedLoRA+ weighs updates, five, of no hospital's patients.",
         "sites:",
     ]

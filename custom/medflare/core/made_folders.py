@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folders that a command makes: whole or not at all, and never in the place of what somebody put there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from medflare.core.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class MadeFolder:
+    """A sort of folder that a command makes.
+
+    Attributes:
+        words: what such a folder holds, for messages.
+        mark: file that each of them has, and no other folder; head: what it begins with.
+    """
+
+    words: str
+    mark: str
+    head: str = ""
+
+    def made(self, folder: Path) -> bool:
+        """Return whether a folder is of this sort."""
+        file, head = folder / self.mark, self.head.encode()
+        if not file.is_file():
+            return False
+        with file.open("rb") as opened:
+            return opened.read(len(head)) == head
+
+    def check(self, out: Path, overwrite: bool) -> None:
+        """Raise ConfigError if `out` holds something else, or such a folder that may not be replaced."""
+        if not out.exists() or not any(out.iterdir()):
+            return
+        if not self.made(out):
+            raise ConfigError(f"{out}: is not empty and holds no {self.words}. Name a new folder.")
+        if not overwrite:
+            raise ConfigError(
+                f"{out}: holds {self.words} already; --overwrite replaces the folder with all that is in it. "
+                "Or name a new one."
+            )
+
+    @contextmanager
+    def building(self, out: Path, overwrite: bool) -> Iterator[Path]:
+        """Give an empty folder beside `out`, which takes its place if the block ends without an error.
+
+        Raises:
+            ConfigError: as `check`.
+        """
+        self.check(out, overwrite)
+        place = out.resolve()
+        scratch = place.with_name(place.name + ".building")
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True)
+        try:
+            yield scratch
+            self.check(out, overwrite)
+            self._replace(place, scratch)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def _replace(self, place: Path, scratch: Path) -> None:
+        """Put what `scratch` holds into `place`. A folder that is there stays: somebody may stand in it."""
+        if not place.exists():
+            os.replace(scratch, place)
+            return
+        for old in self._mark_last(place):
+            shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
+        for new in self._mark_last(scratch):
+            shutil.move(new, place / new.name)
+
+    def _mark_last(self, folder: Path) -> list[Path]:
+        return sorted(folder.iterdir(), key=lambda path: (path.name == self.mark, path.name))
