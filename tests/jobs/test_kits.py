@@ -209,7 +209,7 @@ def test_a_server_that_is_this_machine_and_a_site_without_a_policy_are_warnings(
 
 
 def test_every_hospital_gets_a_page_with_its_own_facts(kits: Path) -> None:
-    files = write_handovers(kits, moment=datetime(2026, 11, 24, tzinfo=UTC))
+    files, _ = write_handovers(kits, moment=datetime(2026, 11, 24, tzinfo=UTC), overwrite=True)
     assert {file.parent.name for file in files} == set(SITES)
     root = read_certificates(kits / "site-1/startup/rootCA.pem")[0]
     text = (kits / "site-1/HANDOVER.md").read_text()
@@ -227,12 +227,15 @@ def test_every_hospital_gets_a_page_with_its_own_facts(kits: Path) -> None:
 
 
 def test_a_page_names_who_is_to_be_called_or_that_nobody_is(kits: Path) -> None:
-    (file,) = write_handovers(kits / "site-2")
+    (file,), _ = write_handovers(kits / "site-2", overwrite=True)
     assert "nobody is named" in file.read_text()
-    output = RUNNER.invoke(
-        app, ["kits", "handover", str(kits / "site-2"), "--contact", "Dr Weber, +49 30 1234"]
-    )
+    file.write_text("completed by hand")
+    command = ["kits", "handover", str(kits / "site-2"), "--contact", "Dr Weber, +49 30 1234"]
+    output = RUNNER.invoke(app, command)
     assert output.exit_code == 0
+    assert "was left as it is; --overwrite writes it anew" in " ".join(output.output.split())
+    assert file.read_text() == "completed by hand"
+    assert RUNNER.invoke(app, [*command, "--overwrite"]).exit_code == 0
     assert "Dr Weber, +49 30 1234" in file.read_text()
     with pytest.raises(ConfigError, match="no kit of a site"):
         write_handovers(kits / "flserver")

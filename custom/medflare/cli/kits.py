@@ -84,6 +84,9 @@ def handover(
     contact: str = typer.Option(
         "", "--contact", help="Whom a hospital calls: name and telephone. Default: the admins' names."
     ),
+    overwrite: bool = typer.Option(
+        False, "--overwrite", help="Write pages anew that are there, perhaps completed by hand."
+    ),
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Writes HANDOVER.md into each site's kit: what it gets, what it sets, what leaves, whom to call.
@@ -92,7 +95,9 @@ def handover(
     """
     from medflare.deployment.handover import write_handovers
 
-    files = write_handovers(kits, contact)
+    files, kept = write_handovers(kits, contact, overwrite=overwrite)
+    for file in kept:
+        typer.echo(f"{file}: is there already and was left as it is; --overwrite writes it anew.", err=True)
     if as_json:
         print_json([str(file) for file in files])
         return

@@ -18,12 +18,18 @@ TEMPLATE = Path(__file__).with_name("kit_handover.md")
 NOBODY = "**nobody is named: write a name and a telephone number here before you hand the kit over**"
 
 
-def write_handovers(kits: Path, contact: str = "", moment: datetime | None = None) -> list[Path]:
-    """Write HANDOVER.md into every site's kit of a folder and return the files.
+def write_handovers(
+    kits: Path, contact: str = "", moment: datetime | None = None, *, overwrite: bool = False
+) -> tuple[list[Path], list[Path]]:
+    """Write HANDOVER.md into the kits of sites in a folder.
 
     Args:
         contact: whom a hospital calls; without it, the administrators whose kits lie in the same folder.
         moment: the day of the page; today if left out.
+        overwrite: whether pages that are there, perhaps completed by hand, are written anew.
+
+    Returns:
+        The pages that were written, and those that were left as they are.
 
     Raises:
         ConfigError: there is no kit of a site.
@@ -34,7 +40,9 @@ def write_handovers(kits: Path, contact: str = "", moment: datetime | None = Non
         raise ConfigError(f"{kits}: holds no kit of a site; a server's or an admin's needs no handover.")
     admins = sorted({kit.name for kit in found if kit.role == "admin"})
     day = f"{moment or datetime.now(UTC):%Y-%m-%d}"
-    return [_write(kit, contact or ", ".join(admins) or NOBODY, day) for kit in sites]
+    kept = [page for kit in sites if (page := kit.folder / FILE).exists() and not overwrite]
+    new = [kit for kit in sites if kit.folder / FILE not in kept]
+    return [_write(kit, contact or ", ".join(admins) or NOBODY, day) for kit in new], kept
 
 
 def _write(kit: Kit, contact: str, day: str) -> Path:
