@@ -78,7 +78,8 @@ def inspect(
     for cohort, summary in cohorts.values():
         print_summary(summary)
         print_repeated(repeated_reports(cohort))
-        print_copies(near_copies(cohort.notes), sum(note.split != "train" for note in cohort.notes))
+    notes = _notes_of_all({name: cohort for name, (cohort, _) in cohorts.items()})
+    print_copies(near_copies(notes), sum(note.split != "train" for note in notes))
     for name, report in reports.items():
         print_identifiers(name or str(source), report)
     studies = {name: cohort.studies for name, (cohort, _) in cohorts.items() if cohort.studies}
@@ -99,6 +100,23 @@ def _identifiers(configs: Mapping[str, Any], cohorts: Mapping[str, Any], pixels:
         name: report_identifiers(cohort, detector_of(configs[name].cohort[0]), pixels)
         for name, (cohort, _) in cohorts.items()
     }
+
+
+def _notes_of_all(cohorts: Mapping[str, Any]) -> list[Any]:
+    """Return the notes of all hospitals, whose model is tested at each; of several with the site before ids.
+
+    The notes of the entry `server` are left out: nobody trains on them.
+    """
+    from dataclasses import replace
+
+    from medflare.federation.server.scorer import SERVER
+
+    hospitals = {name: cohort for name, cohort in cohorts.items() if name != SERVER}
+    return [
+        replace(note, note_id=f"{name}: {note.note_id}") if len(hospitals) > 1 else note
+        for name, cohort in hospitals.items()
+        for note in cohort.notes
+    ]
 
 
 def _write_skipped(path: Path, cohorts: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from dataclasses import replace
@@ -103,3 +104,16 @@ def test_inspect_names_such_notes(tmp_path: Path) -> None:
     shown = answer("cohort", "inspect", tmp_path, "--format", "brat")
     assert "1 of 1 held-out notes repeat 30% or more of a training note" in shown
     assert "train/train-1" in shown
+
+
+def test_a_test_note_that_another_hospital_trains_on_is_named(tmp_path: Path) -> None:
+    """In a study all hospitals lie on one disk, and the common model is tested at each."""
+    for site, split, seed in (("north", "train", 1), ("south", "test", 1), ("south", "train", 2)):
+        words = f"{folders.TEXT}\n{text(seed)} It is of {site}."
+        folders.brat(tmp_path / site / split, text=words, name=split)
+    sites = {name: {"cohort": {"format": "brat", "root": name}} for name in ("north", "south")}
+    (tmp_path / "site.yaml").write_text(json.dumps({"sites": sites}))
+    shown = answer("cohort", "inspect", tmp_path / "site.yaml")
+    assert "1 of 1 held-out notes repeat 30% or more of a training note" in shown
+    assert "south: test/test" in shown
+    assert "north: train/train" in shown
