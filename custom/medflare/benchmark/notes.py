@@ -89,6 +89,7 @@ def build_notes(
             "settings": settings.model_dump(mode="json"),
             "splits": split_facts({n: [(r.note_id, r.split) for r in notes] for n, notes in places.items()}),
             "tables": {f"{name}/{TABLE}": digest_of(folder / name / TABLE) for name in places},
+            "tests_that_are_trained_on": trained_on(kept, tests),
             "clients": statistics(kept),
         }
         write_sites(
@@ -131,6 +132,13 @@ def _server(
         first: [note for note in kept[first] if note.note_id not in taken],
         SERVER: [replace(note, split="val") for note in kept[first] if note.note_id in taken],
     }
+
+
+def trained_on(kept: Mapping[str, Sequence[Note]], tests: Mapping[str, Sequence[Note]]) -> dict[str, int]:
+    """Return test set -> its notes that a site trains on word for word, of sets that have such notes."""
+    trained = {note.repetition_key for notes in kept.values() for note in notes if note.split == "train"}
+    counts = {name: sum(note.repetition_key in trained for note in notes) for name, notes in tests.items()}
+    return {name: count for name, count in counts.items() if count}
 
 
 def _by_hash(notes: Sequence[Note], seed: int) -> list[Note]:

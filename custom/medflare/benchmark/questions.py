@@ -14,6 +14,7 @@ from medflare.benchmark.folder import BENCHMARK, split_facts, write_facts, write
 from medflare.benchmark.index import digest_of
 from medflare.core.config import Settings
 from medflare.core.errors import ConfigError
+from medflare.data.grouped_split import group_names, move_groups
 from medflare.data.load import load_cohort
 from medflare.data.partition.texts import TextPlan, partition_texts
 from medflare.data.records import Question
@@ -44,7 +45,7 @@ def build_questions(
 
     Args:
         sources: cohort of questions by name, as a site.yaml has them; a question without a subject has its
-            source's name as its group.
+            source's name as its group. Questions of the same words are in one split, as inside a source.
 
     Raises:
         ConfigError: a source without questions, or fewer questions than clients.
@@ -58,6 +59,8 @@ def build_questions(
         pool += [
             replace(one, question_id=f"{name}-{one.question_id}", group=one.group or name) for one in found
         ]
+    # One examination's test question may be another's training question.
+    pool, moved = move_groups(pool, group_names(pool))
     test = [one for one in pool if one.split == "test"]
     names = tuple(f"client-{number}" for number in range(1, settings.clients + 1))
     plan = TextPlan(sites=names, method=settings.setting, alpha=settings.alpha, seed=settings.seed)
@@ -72,6 +75,7 @@ def build_questions(
             "benchmark": "questions",
             "settings": settings.model_dump(mode="json"),
             "splits": split_facts(ids),
+            "moved_between_splits": moved,
             "tables": {f"{name}/{TABLE}": digest_of(folder / name / TABLE) for name in places},
             "clients": text_heterogeneity({name: places[name] for name in names}),
         }

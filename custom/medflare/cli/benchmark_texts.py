@@ -77,4 +77,6 @@ def _say(facts: dict[str, Any], out: Path, as_json: bool) -> None:
         return
     for place, counts in facts["splits"].items():
         typer.echo(f"{place}: {counts['records']}")
+    for place, count in facts.get("tests_that_are_trained_on", {}).items():
+        typer.echo(f"{place}: {count} of its notes stand word for word in the training of a site.", err=True)
     typer.echo(f"benchmark: {out}; clients: {out / 'site.yaml'}; tests: {out / 'test.yaml'}")

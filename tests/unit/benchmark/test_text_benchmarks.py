@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,40 @@ def test_questions_are_dealt_by_subject_with_one_common_test_set(exams: Path, tm
     other = built(tmp_path / "other", "questions", *options, "--seed", "1")
     assert other["splits"]["common-test/test"] == facts["splits"]["common-test/test"]
     assert other["splits"] != facts["splits"]
+
+
+def test_a_test_question_of_one_examination_is_not_trained_on_in_another(exams: Path, tmp_path: Path) -> None:
+    shutil.copytree(exams.parent, tmp_path / "sources")
+    file = tmp_path / "sources/medqa/medqa.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    others = [json.loads(line) for line in (exams.parent / "medmcqa/medmcqa.jsonl").open()]
+    trained = next(row for row in rows if row["split"] == "train")
+    tested = next(row for row in others if row["split"] == "test")
+    trained |= {name: tested[name] for name in ("question", "options", "answer")}
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    facts = built(
+        tmp_path / "qa", "questions", "--sources", str(tmp_path / "sources/qa.yaml"), "--clients", "4"
+    )
+    assert facts["moved_between_splits"] == 1
+    clients = load_site_file(tmp_path / "qa/site.yaml").values()
+    assert all(q.text != tested["question"] for config in clients for q in load_cohort(config).questions)
+    assert facts["splits"]["common-test/test"]["records"] == 17
+
+
+def test_test_notes_that_a_site_trains_on_are_counted(corpora: Path, tmp_path: Path) -> None:
+    shutil.copytree(corpora.parent, tmp_path / "sources")
+    options = ("--sources", str(tmp_path / "sources/corpora.yaml"), "--external", "yale")
+    assert built(tmp_path / "before", "medlora", *options)["tests_that_are_trained_on"] == {}
+    notes = load_cohort(load_site_file(corpora)["utp"]).notes
+    trained = next(note.note_id for note in notes if note.split == "train")
+    rows = [json.loads(line) for line in (tmp_path / "sources/utp/notes.jsonl").open()]
+    row = next(row for row in rows if row["doc_id"] == trained)
+    with (tmp_path / "sources/yale/notes.jsonl").open("a") as file:
+        file.write(json.dumps(row | {"doc_id": "copied", "patient_id": "another"}) + "\n")
+    result = run("medlora", str(tmp_path / "after"), *options)
+    assert "yale-external: 1 of its notes stand word for word in the training of a site" in result.output
+    facts = json.loads((tmp_path / "after/benchmark.json").read_text())
+    assert facts["tests_that_are_trained_on"] == {"yale-external": 1}
 
 
 def test_what_does_not_fit_is_named_and_nothing_is_left_behind(
