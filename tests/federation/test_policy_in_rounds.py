@@ -41,11 +41,10 @@ def test_a_plain_job_is_refused_where_masks_are_required_before_anybody_trains(u
     run = under(everywhere(require=["mask"]))
     record = failed(run, "policy.require: updates must have the protection mask, they have none")
     assert not record.rounds
-    # The first refusal ends the run; another site may not have been asked by then.
-    refused = [site for site in SITES if events(run, site, "prepare")]
-    assert refused
-    for site in refused:
-        assert events(run, site, "prepare") == ["blocked", "failure"]
+    # The first refusal ends the run; by then another site may not have been asked, or not have answered.
+    written = [events(run, site, "prepare") for site in SITES]
+    assert ["blocked", "failure"] in written
+    assert all(lines in ([], ["blocked"], ["blocked", "failure"]) for lines in written)
     assert all(run.executors[site].worker is None for site in SITES), "no worker was ever started"
 
 

@@ -111,6 +111,7 @@ def test_a_signal_leaves_no_process_of_flare(tmp_path: Path, number: signal.Sign
         assert ended.state == "interrupted"  # nobody holds its lock
 
 
+@pytest.mark.long  # in CI fed_medlora_plus of tests/jobs/test_simulated_jobs.py has such an entry
 def test_the_server_scores_with_the_notes_of_its_own_entry_in_the_sites_file(tmp_path: Path) -> None:
     workspace = toy_workspace(tmp_path / "ws", "fed_harness.ToyExecutor", "fed_harness.ToyRounds")
     job = toy_job(tmp_path / "toy")

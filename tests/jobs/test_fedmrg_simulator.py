@@ -77,6 +77,7 @@ def test_a_wrong_method_setting_is_told_with_its_valid_names(two_sites: Path, tm
         simulate.run_simulator(JOB, tmp_path / "ws", site_file=two_sites, changes=changes)
 
 
+@pytest.mark.long  # tests/federation/test_rounds.py has such a site without the simulator
 def test_a_site_that_cannot_read_its_cohort_is_named_and_nothing_of_it_is_told(
     two_sites: Path, tmp_path: Path
 ) -> None:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pretrained model by its name in site.yaml: added, trained in the simulator, used (tutorial own-model).
+"""A pretrained model by its name in site.yaml: added, trained in the simulator, used.
 
-`make test-real` runs this with SmolLM2 (MEDFLARE_REAL_MODEL), everything else with a small model of its kind.
+`make test-real` runs this with SmolLM2 (MEDFLARE_REAL_MODEL), `make test-faults` with a small model of its
+kind; CI runs the tutorial own-model, which does the same.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from gguf_builder import write_gguf
 from medflare.core.run_record import RunRecord
 from medflare.recipes import after_run
 
-pytestmark = pytest.mark.simulator
 REAL = os.environ.get("MEDFLARE_REAL_MODEL", "")
+pytestmark = [pytest.mark.simulator, *([] if REAL else [pytest.mark.long])]
 
 
 @pytest.fixture
