@@ -126,8 +126,7 @@ class FedMRG(ComparisonTask[FedMRGComparison, FedMRGMethod]):
 
         def learner(site: SiteConfig) -> Any:
             made = build(settings, site, unit.seed, unit.shared / "cache" / unit.partition / site.name)
-            made.train_rows = made.train_rows[: own.training]
-            return made
+            return limited(made, own.training)
 
         members_of = groups(own.mode, {name: sites[name] for name in PARTICIPANTS[unit.partition]})
         steps = (own.steps or given.steps) * (len(sites) - (UNSEEN in sites) if own.mode == "pooled" else 1)
@@ -176,6 +175,13 @@ class FedMRG(ComparisonTask[FedMRGComparison, FedMRGMethod]):
             return runs
         each = averaged([dict(scored_reports(model, columns).scores) for model in models])
         return runs | {"unseen hospital, mean over local models": Run(each, patients(models[0]))}
+
+
+def limited(learner: Any, studies: int | None) -> Any:
+    """Return a learner that trains on its first studies alone; None for all of them."""
+    learner.train_rows = learner.train_rows[:studies]
+    learner.order.size = len(learner.train_rows)
+    return learner
 
 
 def learner_settings(own: FedMRGMethod) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from medflare.core.data_order import DataOrder
 from medflare.evaluation.predictions import Prediction
 from medflare.tasks.prediction_files import read_predictions
 from method_comparison.tasks.attacks import Attacks, AttackSettings
@@ -20,6 +21,7 @@ from method_comparison.tasks.fedmrg import (
     FedMRGComparison,
     FedMRGMethod,
     learner_settings,
+    limited,
     predict_rows,
 )
 from method_comparison.tasks.fedtar import FedTAR, VisitsSettings
@@ -67,6 +69,13 @@ def test_a_unit_whose_predictions_are_not_there_has_no_places_and_no_notes(
     assert task.places(settings, partition, tmp_path) == {}
     row = ShownRow(title="Krum", settings=settings, folders={0: tmp_path})
     assert list(task.notes(partition, {"krum": row})) == []
+
+
+def test_a_hospital_with_fewer_studies_visits_these_alone() -> None:
+    learner = limited(SimpleNamespace(train_rows=list("abcdefgh"), order=DataOrder(8, seed=0)), 3)
+    assert sorted(learner.order.take(6)) == [0, 0, 1, 1, 2, 2]
+    assert learner.train_rows == ["a", "b", "c"]
+    assert limited(learner, None).order.size == 3
 
 
 def test_fedmrgs_places_take_the_personalised_adapter_where_there_is_one(tmp_path: Path) -> None:
