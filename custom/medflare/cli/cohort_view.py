@@ -173,7 +173,8 @@ def print_copies(copies: Sequence[NearCopy], held_out: int) -> None:
         table.add_row(escape(copy.held_out), escape(copy.trained), f"{copy.share:.0%}")
     console.print(
         f"{len(copies)} of {held_out} held-out notes repeat {SHARE:.0%} or more of a training note, in "
-        f"sequences of {WORDS} words. Such scores show what was learnt by heart: put both into one split, or leave one out.",
+        f"sequences of {WORDS} words. Such scores show what was learnt by heart: put both into one split, or "
+        "leave one out.",
         style="yellow",
     )
     console.print(table)
