@@ -71,9 +71,8 @@ def build_notes(
     kept = {name: [n for n in notes if n.split != "test"] for name, notes in dealt.items()}
     kept |= _server(kept, clients[0], settings)
     places = kept | {name: notes for name, notes in tests.items() if notes}
-    if twice := sorted(
-        set(kept) & set(tests) | ({SERVER} & set(clients) if settings.server_notes else set())
-    ):
+    names = Counter([*clients, *tests, SERVER])
+    if twice := [name for name, count in names.items() if count > 1]:
         raise ConfigError(
             f"{', '.join(twice)}: is the name of a source, and of notes that this benchmark sets apart. Give "
             "the source another name in --sources."
