@@ -87,6 +87,8 @@ def add_model(
     check_source(source)
     name = check_model_name(name or source.stem.lower() if source.is_file() else name or source.name.lower())
     target = models_root() / name
+    if target.exists() and not (target / FACTS_FILE).is_file():
+        raise ConfigError(f"'{target}' holds no model, and is not replaced. Give another --name, or move it.")
     if target.exists() and not replace:
         raise ConfigError(
             f"there is a model '{name}' already, in '{target}'. Give another --name or --replace."
@@ -262,10 +264,19 @@ def _scratch_folder(target: Path) -> Iterator[Path]:
 
 
 def _link(source: Path, folder: Path) -> None:
-    """Link a folder's weights and copy its small files, without those that only pickles could use."""
+    """Link a folder's weights and copy its small files, without those that only pickles could use.
+
+    Weights that lie among the models of this machine get a second name: that model may be replaced, even by
+    the one that is being added.
+    """
+    root = models_root().resolve()
     for file in sorted(source.iterdir()):
         if file.suffix == ".safetensors":
-            (folder / file.name).symlink_to(file.resolve())
+            weights = file.resolve()
+            if weights.is_relative_to(root):
+                (folder / file.name).hardlink_to(weights)
+            else:
+                (folder / file.name).symlink_to(weights)
         elif file.is_file() and file.suffix in (".json", ".jinja", ".model", ".txt"):
             shutil.copyfile(file, folder / file.name)
     (folder / FACTS_FILE).unlink(missing_ok=True)

@@ -140,6 +140,40 @@ def test_a_folder_is_linked_and_a_damaged_one_named(
         check_unchanged("tiny")
 
 
+def test_a_model_that_is_made_of_another_one_outlives_it(file: Path, tmp_path: Path) -> None:
+    first = added(file, "first")
+    second = added(first, "second")
+    added(file, "first", replace=True)
+    check_unchanged("second")
+    (own := tmp_path / "own").mkdir()
+    for part in first.iterdir():
+        (own / part.name).write_bytes(part.read_bytes())
+    linked = added(own, "linked")
+    assert (linked / "model.safetensors").is_symlink(), "the user's own weights are not stored twice"
+    assert not (second / "model.safetensors").is_symlink()
+    added(linked, "last")
+    assert (models_root() / "last" / "model.safetensors").resolve() == (own / "model.safetensors").resolve()
+
+
+def test_a_model_is_added_again_from_its_own_folder(file: Path) -> None:
+    """A user who changed its wording there, and does as the error about a changed model says."""
+    folder = added(file)
+    texts = json.loads((folder / "medflare_prompt.json").read_text())
+    (folder / "medflare_prompt.json").write_text(json.dumps(texts | {"prefix": "Image: "}))
+    with pytest.raises(ConfigError, match="is not what was added"):
+        check_unchanged("tiny")
+    assert added(folder, replace=True) == folder
+    assert load_backbone(folder).fingerprint == check_unchanged("tiny").fingerprint
+
+
+def test_a_folder_that_is_no_model_is_never_replaced(file: Path) -> None:
+    (patients := models_root() / "tiny").mkdir(parents=True)
+    (patients / "reports.jsonl").write_text("{}\n")
+    with pytest.raises(ConfigError, match="holds no model"):
+        added(file, replace=True)
+    assert (patients / "reports.jsonl").is_file()
+
+
 @pytest.mark.parametrize(
     ("config", "words"),
     [
