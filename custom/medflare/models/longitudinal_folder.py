@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from medflare.core.config import parse
 from medflare.core.errors import ConfigError
-from medflare.models.adapters.base import GENERIC
+from medflare.core.hints import MixtureHint
 from medflare.models.adapters.registry import settings_of_file
 from medflare.models.backbone import Backbone
 from medflare.models.longitudinal_generator import (
@@ -28,14 +28,28 @@ from medflare.models.longitudinal_generator import (
     encoder_checksum,
 )
 from medflare.models.report_generator import DecodingSettings
-from medflare.models.result_files import copy_tensors
+from medflare.models.result_files import ResultFacts, copy_tensors, load_adapter
+
+
+class LongitudinalFacts(ResultFacts):
+    """Contents of longitudinal_generator.json.
+
+    Attributes:
+        settings: of the method, as the run had them.
+    """
+
+    generator: LongitudinalSettings
+    decoding: DecodingSettings
+    settings: dict[str, Any] = Field(default_factory=dict)
+    seed: int = 0
+    encoder: dict[str, str] = Field(default_factory=dict)
+    mixture: MixtureHint | None = None
 
 
 def open_longitudinal(
     folder: Path,
-    facts: Mapping[str, Any],
+    facts: LongitudinalFacts,
     tensors: Mapping[str, Tensor],
-    adapter: Mapping[str, Tensor],
     config: Mapping[str, Any],
     base: Backbone,
     encoder_file: Path | None = None,
@@ -45,31 +59,26 @@ def open_longitudinal(
     Where W_proj stayed at the sites (TAR-11, `per_client`) no patient gets factors.
 
     Args:
-        facts, tensors, adapter, config: what `longitudinal_generator.json`,
-            `longitudinal_generator.safetensors`, `adapter_model.safetensors` and `adapter_config.json` of
-            `folder` hold.
+        facts, tensors, config: what `longitudinal_generator.json`, `longitudinal_generator.safetensors` and
+            `adapter_config.json` of `folder` hold.
         encoder_file: weights of the frozen image encoder, where the run took them from the sites.
 
     Raises:
         DataError: a tensor is missing.
         ConfigError: the encoder is another one than the run's.
     """
-    settings = parse(LongitudinalSettings, facts["generator"], str(folder / f"{FILE}.json"))
-    decoding = parse(DecodingSettings, facts["decoding"], str(folder / f"{FILE}.json"))
-    model = LongitudinalGenerator(
-        base, _as_written(settings, config), int(facts.get("seed", 0)), encoder_file
-    )
+    settings = facts.generator
+    model = LongitudinalGenerator(base, _as_written(settings, config), facts.seed, encoder_file)
     model.to(next(base.model.parameters()).device)
     if not any(name.startswith(PATIENT_PROJECTION) for name in tensors):
         model.remove_patient_adapter()
     copy_tensors(model.shared_tensors(), tensors, folder / f"{FILE}.safetensors")
-    model.adapters.load_file_tensors(GENERIC, dict(adapter))
-    model.adapters.use((GENERIC,))
+    load_adapter(model.adapters, folder)
     if not settings.train_backbone:
         _check_encoder(folder, model, facts)
-    if mixture := facts.get("mixture"):
-        model.anybody = torch.tensor([mixture["weights"]])
-    return model.eval(), decoding
+    if facts.mixture is not None:
+        model.anybody = torch.tensor([facts.mixture.weights])
+    return model.eval(), facts.decoding
 
 
 def _as_written(settings: LongitudinalSettings, config: Mapping[str, Any]) -> LongitudinalSettings:
@@ -82,8 +91,8 @@ def _as_written(settings: LongitudinalSettings, config: Mapping[str, Any]) -> Lo
     return settings.model_copy(update={"model": changed})
 
 
-def _check_encoder(folder: Path, model: LongitudinalGenerator, facts: Mapping[str, Any]) -> None:
-    checksum, recorded = encoder_checksum(model), str(facts.get("encoder", {}).get("sha256", ""))
+def _check_encoder(folder: Path, model: LongitudinalGenerator, facts: LongitudinalFacts) -> None:
+    checksum, recorded = encoder_checksum(model), facts.encoder.get("sha256", "")
     if checksum != recorded:
         raise ConfigError(
             f"{folder}: was trained on the tokens of an image encoder of checksum {recorded[:16]}, and the "

@@ -11,7 +11,6 @@ bridge and patient adapter in `longitudinal_generator.json` and `longitudinal_ge
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from medflare.core.config import parse
 from medflare.core.errors import ConfigError
@@ -20,7 +19,7 @@ from medflare.models.adapters.registry import settings_of_file
 from medflare.models.generators.folder import WRITERS, open_writer
 from medflare.models.generators.language_folder import LANGUAGE_WRITERS, open_language_writer
 from medflare.models.generators.writing import VocabularyWriter
-from medflare.models.longitudinal_folder import open_longitudinal
+from medflare.models.longitudinal_folder import LongitudinalFacts, open_longitudinal
 from medflare.models.longitudinal_generator import FILE as VISITS_FILE
 from medflare.models.longitudinal_generator import LongitudinalGenerator
 from medflare.models.report_generator import DecodingSettings, ModelSettings, ReportGenerator
@@ -102,19 +101,19 @@ def load_longitudinal(
     precision: str = "auto",
     device: str = "cpu",
     encoder_file: Path | None = None,
-) -> tuple[LongitudinalGenerator, DecodingSettings, dict[str, Any]]:
+) -> tuple[LongitudinalGenerator, DecodingSettings, LongitudinalFacts]:
     """Return FedTAR's model, its decoding, and all facts of `longitudinal_generator.json`.
 
     Raises:
         DataError, ConfigError: as `load_generator`.
     """
-    facts = read_json(folder / f"{VISITS_FILE}.json")
-    needed = "fp32" if facts["generator"]["train_backbone"] else precision
-    base = load_base(folder, facts["backbone"], backbone, needed, device)
+    described = folder / f"{VISITS_FILE}.json"
+    facts = parse(LongitudinalFacts, read_json(described), str(described))
+    needed = "fp32" if facts.generator.train_backbone else precision
+    base = load_base(folder, facts.backbone, backbone, needed, device)
     tensors = read_tensors(folder / f"{VISITS_FILE}.safetensors")
-    adapter = read_tensors(folder / "adapter_model.safetensors")
     config = read_json(folder / "adapter_config.json")
-    model, decoding = open_longitudinal(folder, facts, tensors, adapter, config, base, encoder_file)
+    model, decoding = open_longitudinal(folder, facts, tensors, config, base, encoder_file)
     return model, decoding, facts
 
 

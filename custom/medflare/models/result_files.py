@@ -9,15 +9,25 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from pydantic import ConfigDict
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from medflare.core.config import Settings
 from medflare.core.errors import ConfigError, DataError
 from medflare.core.model_folders import stored_with
 from medflare.models.adapters.base import GENERIC, AdapterSet
 from medflare.models.backbone import Backbone, load_backbone
 from medflare.models.encoder_folder import TextEncoder
+
+
+class ResultFacts(Settings):
+    """What the JSON file of a result says, as far as it is read; a method adds its own blocks."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    backbone: dict[str, str]
 
 
 def check_fingerprint(folder: Path, recorded: Mapping[str, str], base: Backbone | TextEncoder) -> None:
@@ -94,8 +104,9 @@ def load_adapter(adapters: AdapterSet, folder: Path) -> None:
         DataError: the file is missing, or its tensors are not those that adapter_config.json describes.
     """
     file = folder / "adapter_model.safetensors"
+    tensors = read_tensors(file)
     try:
-        adapters.load_file_tensors(GENERIC, read_tensors(file))
+        adapters.load_file_tensors(GENERIC, tensors)
     except (KeyError, RuntimeError) as error:
         raise DataError(f"{file}: does not fit adapter_config.json beside it: {error}") from None
     adapters.use((GENERIC,))
@@ -106,9 +117,14 @@ def copy_tensors(targets: Mapping[str, Tensor], tensors: Mapping[str, Tensor], f
     """Copy the tensors of a file into a model's tensors of the same names.
 
     Raises:
-        DataError: the file lacks one.
+        DataError: the file lacks one, or one has another shape.
     """
     for name, target in targets.items():
         if name not in tensors:
             raise DataError(f"{file}: lacks the tensor '{name}'.")
+        if tensors[name].shape != target.shape:
+            raise DataError(
+                f"{file}: the tensor '{name}' has the shape {tuple(tensors[name].shape)}; expected "
+                f"{tuple(target.shape)}, as the settings beside it say."
+            )
         target.copy_(tensors[name])

@@ -7,9 +7,10 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 
 from medflare.core.config import parse
 from medflare.core.errors import ConfigError
@@ -17,14 +18,29 @@ from medflare.core.seeds import seeded
 from medflare.models.backbone import LOADING, check_folder, fingerprint, load_tokenizer, quiet_transformers
 from medflare.models.embedded import decoder_folder
 from medflare.models.encoder_folder import first_token, trained_precision
-from medflare.models.result_files import copy_tensors
+from medflare.models.result_files import ResultFacts, copy_tensors
 from medflare.models.vit_gpt2 import BeamSettings, ViTGPT2, ViTGPT2Settings
 from medflare.models.vit_stem import KEY, new_vit, read_vit, stem_of
 
 METHOD, NEW = "fedvit_gpt2", "medflare-new-vit-gpt2"
 MODEL_TYPES = {"encoder": "vit", "decoder": "gpt2"}
+Channels = Annotated[list[float], Field(min_length=1)]
 HALF = [0.5, 0.5, 0.5]
 """Mean and standard deviation of Google's ViT checkpoints, where a folder says nothing else."""
+
+
+class ViTGPT2Facts(ResultFacts):
+    """Contents of vit_gpt2.json.
+
+    Attributes:
+        network: transformers' configuration of both parts.
+        normalisation: mean and standard deviation of each channel.
+    """
+
+    model: ViTGPT2Settings
+    decoding: BeamSettings
+    network: dict[str, Any]
+    normalisation: tuple[Channels, Channels]
 
 
 def load_vit_gpt2(
@@ -77,36 +93,35 @@ def open_vit_gpt2(
     """
     from transformers import VisionEncoderDecoderConfig
 
-    where = str(folder / "vit_gpt2.json")
-    settings = parse(ViTGPT2Settings, facts["model"], where)
+    written = parse(ViTGPT2Facts, facts, str(folder / "vit_gpt2.json"))
+    settings = written.model
     chosen = trained_precision(precision, device, METHOD)
     if backbone is not None:
         check_parts(backbone)
     tokenizer = load_tokenizer(decoder_folder() if backbone is None else backbone / "decoder")
     with quiet_transformers():
-        network = network_of(VisionEncoderDecoderConfig.from_dict(facts["network"]))
+        network = network_of(VisionEncoderDecoderConfig.from_dict(written.network))
     actual = fingerprint_of_new(settings) if backbone is None else fingerprint_of_parts(backbone)
-    recorded = facts["backbone"]
-    if actual != recorded["fingerprint"]:
+    recorded = written.backbone
+    if actual != recorded.get("fingerprint"):
         used = NEW if backbone is None else backbone.name
         raise ConfigError(
-            f"{folder}: was trained from '{recorded['name']}' with fingerprint "
-            f"{recorded['fingerprint'][:16]}, but '{used}' here has {actual[:16]}. "
+            f"{folder}: was trained from '{recorded.get('name')}' with fingerprint "
+            f"{str(recorded.get('fingerprint'))[:16]}, but '{used}' here has {actual[:16]}. "
             "Give the same weights with --backbone."
         )
-    mean, std = facts["normalisation"]
     model = ViTGPT2(
         network,
         tokenizer,
         settings,
-        name=recorded["name"],
+        name=recorded.get("name", ""),
         fingerprint=actual,
         precision=chosen,
         begin=first_token(tokenizer.bos_token_id, tokenizer.eos_token_id),
-        normalisation=(mean, std),
+        normalisation=written.normalisation,
     )
     copy_tensors(model.shared_tensors(), tensors, folder / "vit_gpt2.safetensors")
-    return model.to(device).eval(), parse(BeamSettings, facts["decoding"], where)
+    return model.to(device).eval(), written.decoding
 
 
 def check_parts(folder: Path) -> None:

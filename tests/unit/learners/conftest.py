@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from extraction_sites import write_hospitals
 from fedtar_sites import learner, site, write_visits
-from method_sites import any_method, make_learner, method_notes, method_texts, method_visits
+from method_sites import any_method, make_learner, method_notes, method_texts, method_visits, site_of
 
 from medflare.learners.fedtar.learner import FedTARLearner
 
-__all__ = ["any_method", "make_learner", "method_notes", "method_texts", "method_visits"]
+__all__ = ["any_method", "make_learner", "method_notes", "method_texts", "method_visits", "site_of"]
 
 
 @pytest.fixture(scope="session")

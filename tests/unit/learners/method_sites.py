@@ -121,22 +121,22 @@ def method_visits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def make_learner(
+def site_of(
     method_notes: Path,
     method_texts: Path,
     method_visits: Path,
     small_hospital: Path,
     tiny_backbone: Path,
     tiny_encoder: Path,
-) -> Make:
-    """A learner of a method at site-1 or site-2 that has loaded its own initial state."""
+) -> Callable[[str, str], SiteConfig]:
+    """A method's hospital site-1 or site-2."""
     adapted = (
         *("fedmrg", "fed_medlora", "fedtar", "question_answering", "summarisation"),
         "promptmrg",
     )
     models = {**dict.fromkeys(adapted, tiny_backbone), "token_classification": tiny_encoder}
 
-    def site_of(method: str, name: str) -> SiteConfig:
+    def made(method: str, name: str) -> SiteConfig:
         reads, backbone = task_of(method).reads, models.get(method)
         if reads == "visits":
             return site(method_visits / name, backbone, name)
@@ -144,6 +144,13 @@ def make_learner(
             return site_config("manifest", small_hospital, backbone, name)
         folder = method_notes if reads == "notes" else method_texts / reads
         return site_config(f"{reads}_jsonl", folder / name, backbone, name)
+
+    return made
+
+
+@pytest.fixture
+def make_learner(site_of: Callable[[str, str], SiteConfig]) -> Make:
+    """A learner of a method at site-1 or site-2 that has loaded its own initial state."""
 
     def made(method: str, name: str = "site-1", seed: int = 0, **settings: Any) -> Learner:
         learner = build_learner(method, SETTINGS[method] | settings, site_of(method, name), seed)

@@ -8,6 +8,7 @@ from typing import cast
 
 import torch
 
+from medflare.core.config import parse
 from medflare.data.settings.site import SiteConfig
 from medflare.data.visit_samples import open_visits
 from medflare.learners.ct2replong.learner import CT2RepLongLearner
@@ -32,15 +33,11 @@ def open_result(
     words, precision = site.backbone.folder, site.backbone.precision
     writer, decoding = open_writer(folder, METHOD.name, words, precision, device)
     model = cast(CT2RepLong, writer)  # the class of METHOD.name
-    facts = read_json(folder / METHOD.result_file)
-    settings = CT2RepLongSettings(
-        model=model.settings,
-        decoding=WordSearchSettings.model_validate(decoding.model_dump()),
-        visits=facts["visits"],
-        former=facts["former"],
-        max_former_tokens=facts["max_former_tokens"],
-        max_report_tokens=facts["max_report_tokens"],
-    )
+    file = folder / METHOD.result_file
+    facts = read_json(file)
+    written = {"model": model.settings, "decoding": WordSearchSettings.model_validate(decoding.model_dump())}
+    own = {name: facts.get(name) for name in ("visits", "former", "max_former_tokens", "max_report_tokens")}
+    settings = parse(CT2RepLongSettings, written | own, str(file))
     samples = open_visits(site, settings.model.encoder.stored_size, cache)
     learner = CT2RepLongLearner(site.name, samples, model, settings, seed)
     learner.load_shared(learner.initial_shared())

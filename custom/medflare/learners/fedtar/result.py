@@ -3,15 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from medflare.core.config import parse
 from medflare.core.errors import DataError
-from medflare.core.hints import MixtureHint
 from medflare.data.settings.site import SiteConfig
 from medflare.data.visit_samples import VisitSamples, open_visits
 from medflare.learners.fedtar.learner import FedTARLearner
@@ -19,6 +16,7 @@ from medflare.learners.fedtar.patient_assignments import PatientAssignments
 from medflare.learners.fedtar.settings import FedTARSettings
 from medflare.learners.fedtar.site_setup import check_room, open_patients
 from medflare.models.backbone import device_of
+from medflare.models.longitudinal_folder import LongitudinalFacts
 from medflare.models.longitudinal_generator import FILE
 from medflare.models.report_result import load_longitudinal
 
@@ -41,7 +39,7 @@ def open_result(folder: Path, site: SiteConfig, seed: int = 0, cache: Path | Non
         device=device_of(site.device),
         encoder_file=site.encoder_weights,
     )
-    settings = parse(FedTARSettings, facts["settings"], str(folder / f"{FILE}.json"))
+    settings = parse(FedTARSettings, facts.settings, str(folder / f"{FILE}.json"))
     settings = settings.model_copy(update={"decoding": decoding})
     samples = open_visits(site, settings.model.encoder.stored_size, cache)
     check_room(samples, model, settings)
@@ -54,16 +52,16 @@ def open_result(folder: Path, site: SiteConfig, seed: int = 0, cache: Path | Non
 
 
 def _patients(
-    folder: Path, site: SiteConfig, samples: VisitSamples, settings: FedTARSettings, facts: Mapping[str, Any]
+    folder: Path, site: SiteConfig, samples: VisitSamples, settings: FedTARSettings, facts: LongitudinalFacts
 ) -> PatientAssignments | None:
     """Return the site's patients with the mixture that the run agreed on."""
-    patients = open_patients(site, samples, settings, int(facts["seed"]))
+    patients = open_patients(site, samples, settings, facts.seed)
     if patients is None or patients.mixture is not None:
         return patients
-    if "mixture" not in facts:
+    if facts.mixture is None:
         raise DataError(
             f"{folder / f'{FILE}.json'}: holds no mixture of patients' profiles, so nobody here can be told "
             "apart. Use the folder of a run whose sites agreed on one (controller setting `mixture`)."
         )
-    patients.take_mixture(MixtureHint.model_validate(facts["mixture"]))
+    patients.take_mixture(facts.mixture)
     return patients
