@@ -23,7 +23,7 @@ from medflare.models.encoder_folder import TextEncoder
 
 
 class ResultFacts(Settings):
-    """What the JSON file of a result says, as far as it is read; a method adds its own blocks."""
+    """Facts in the JSON file of a result, as far as they are read; a method adds its own blocks."""
 
     model_config = ConfigDict(extra="ignore")
 

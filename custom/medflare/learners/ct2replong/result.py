@@ -35,9 +35,11 @@ def open_result(
     model = cast(CT2RepLong, writer)  # the class of METHOD.name
     file = folder / METHOD.result_file
     facts = read_json(file)
-    written = {"model": model.settings, "decoding": WordSearchSettings.model_validate(decoding.model_dump())}
-    own = {name: facts.get(name) for name in ("visits", "former", "max_former_tokens", "max_report_tokens")}
-    settings = parse(CT2RepLongSettings, written | own, str(file))
+    parts = {"model": model.settings, "decoding": WordSearchSettings.model_validate(decoding.model_dump())}
+    limits = {
+        name: facts.get(name) for name in ("visits", "former", "max_former_tokens", "max_report_tokens")
+    }
+    settings = parse(CT2RepLongSettings, parts | limits, str(file))
     samples = open_visits(site, settings.model.encoder.stored_size, cache)
     learner = CT2RepLongLearner(site.name, samples, model, settings, seed)
     learner.load_shared(learner.initial_shared())
