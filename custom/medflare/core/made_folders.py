@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 from collections.abc import Iterator
@@ -51,19 +52,15 @@ class MadeFolder:
         """Give an empty folder beside `out`, which takes its place if the block ends without an error.
 
         Raises:
-            ConfigError: as `check`.
+            ConfigError: as `check`, or another command is making `out`.
         """
         self.check(out, overwrite)
         place = out.resolve()
         scratch = place.with_name(place.name + ".building")
-        shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir(parents=True)
-        try:
+        with _alone(scratch, out):
             yield scratch
             self.check(out, overwrite)
             self._replace(place, scratch)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
 
     def _replace(self, place: Path, scratch: Path) -> None:
         """Put what `scratch` holds into `place`. A folder that is there stays: somebody may stand in it."""
@@ -77,3 +74,34 @@ class MadeFolder:
 
     def _mark_last(self, folder: Path) -> list[Path]:
         return sorted(folder.iterdir(), key=lambda path: (path.name == self.mark, path.name))
+
+
+@contextmanager
+def _alone(scratch: Path, out: Path) -> Iterator[None]:
+    """Make an empty folder that no second command works in, and delete what is left of it afterwards.
+
+    What a killed command left there goes: the system gives a lock back with its process.
+    """
+    if scratch.exists():
+        with _locked(scratch, out):
+            shutil.rmtree(scratch)
+    scratch.mkdir(parents=True)
+    with _locked(scratch, out):
+        try:
+            yield
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextmanager
+def _locked(folder: Path, out: Path) -> Iterator[None]:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise ConfigError(
+            f"{folder}: another command is making '{out}' there. Wait until it is done."
+        ) from None
+    finally:
+        os.close(descriptor)

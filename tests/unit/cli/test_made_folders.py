@@ -114,3 +114,22 @@ def test_what_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not empty"):
         race()
     assert contents(out) == {"mark.txt": b"somebody else's"}
+
+
+def test_two_commands_do_not_make_one_folder_at_once(tmp_path: Path) -> None:
+    out, half = tmp_path / "out", tmp_path / "out.building"
+    with SORT.building(out, overwrite=False) as folder:
+        (folder / "mark.txt").write_text("# things")
+        with (
+            pytest.raises(ConfigError, match="another command is making"),
+            SORT.building(out, overwrite=True),
+        ):
+            pass
+        assert contents(half) == {"mark.txt": b"# things"}
+    assert contents(out) == {"mark.txt": b"# things"}
+    half.mkdir()
+    (half / "left").write_text("by a command that was killed")
+    with SORT.building(out, overwrite=True) as folder:
+        (folder / "mark.txt").write_text("# things, the second")
+    assert contents(out) == {"mark.txt": b"# things, the second"}
+    assert not half.exists()
