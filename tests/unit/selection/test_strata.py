@@ -27,6 +27,14 @@ def test_the_urns_of_the_specification() -> None:
     assert second == pytest.approx({"3": 0.2, "2": 0.6, "4": 0.2})
 
 
+def test_the_heavier_cluster_is_poured_first_whatever_its_sites_are_called() -> None:
+    """Cluster {3, 4} has mass 1.2, {1, 2} 0.8: it fills urn 1 and a fifth of urn 2."""
+    shares = {"1": 0.3, "2": 0.1, "3": 0.4, "4": 0.2}
+    first, second = fill_urns(shares, [["1", "2"], ["3", "4"]], 2)
+    assert first == pytest.approx({"3": 0.8, "4": 0.2})
+    assert second == pytest.approx({"4": 0.2, "1": 0.6, "2": 0.2})
+
+
 @pytest.mark.parametrize("draws", [1, 2, 3, 7])
 @pytest.mark.parametrize("seed", range(4))
 def test_every_site_has_its_share_of_all_urns_and_no_urn_more_than_is_drawn(draws: int, seed: int) -> None:
@@ -123,6 +131,8 @@ def test_clusters_are_of_average_linkage_and_two_sites_can_be_two() -> None:
     assert sorted(map(sorted, clusters_of(["a", "b", "c", "d"], distances, 2))) == [["a", "b"], ["c", "d"]]
     assert sorted(clusters_of(["a", "b"], distances[:2, :2], 2)) == [["a"], ["b"]]
     assert clusters_of(["a"], distances[:1, :1], 2) == [["a"]]
+    estimated = distances + 0.1 * np.eye(4)  # a sketch's distance of a site from itself
+    assert clusters_of(list("abcd"), estimated, 2) == clusters_of(list("abcd"), distances, 2)
 
 
 def test_two_different_sites_cannot_be_promised() -> None:
