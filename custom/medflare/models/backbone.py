@@ -100,7 +100,11 @@ def _load(
     spread: int,
 ) -> Backbone:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
+    for place in (
+        "backends.cpu.ops",
+        "autograd._functions",
+    ):  # one line for every product that casts its inputs
+        logging.getLogger(f"bitsandbytes.{place}").setLevel(logging.ERROR)
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging as transformers_logging
 
@@ -224,7 +228,7 @@ def bf16_is_fast(device: str) -> bool:
 
 def autocast(precision: str, device: str) -> AbstractContextManager[Any]:
     """Return a context of bf16 arithmetic where the backbone's precision asks for it."""
-    if precision in ("bf16", "nf4"):
+    if LOADED.get(precision) == torch.bfloat16:
         return torch.autocast("cuda" if device.startswith("cuda") else "cpu", torch.bfloat16)
     return nullcontext()
 

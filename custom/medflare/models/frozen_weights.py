@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-LOADED = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.float32, "nf4": torch.bfloat16}
+LOADED = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.bfloat16, "nf4": torch.bfloat16}
 """Precision -> type in which a language model is loaded before anything is packed."""
 PACKED = {"int8": 1.0, "nf4": 0.516}
 """Bytes of a packed weight; NF4 in blocks of 64 whose scales are packed in turn."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from torch import nn
 
 from medflare.models.backbone import load_backbone
@@ -38,6 +39,12 @@ def test_bitsandbytes_packs_the_layers_that_are_counted_as_packed(
     assert loaded_bytes(model) == plain + each * count
 
 
+def test_embeddings_of_a_packed_model_are_bf16(tiny_backbone: Path) -> None:
+    for precision in ("nf4", "int8"):
+        model = load_backbone(tiny_backbone, precision, device="cpu").model
+        assert model.get_input_embeddings().weight.dtype == torch.bfloat16, precision
+
+
 def test_embeddings_and_output_layer_are_not_packed(tmp_path: Path) -> None:
     """Llama-3-8B in NF4: 5.70 GB were measured on an H200 (docs/results/gpu.md)."""
     from transformers import LlamaConfig
@@ -47,6 +54,7 @@ def test_embeddings_and_output_layer_are_not_packed(tmp_path: Path) -> None:
     found = bytes_of_folder(tmp_path)
     assert list(found) == list(LOADED)
     assert found["nf4"] == pytest.approx(5.70e9, rel=0.005)
+    assert found["int8"] == pytest.approx(9.08e9, rel=0.005)
     assert found["bf16"] == found["fp32"] // 2 == 2 * 8_030_261_248
 
 
