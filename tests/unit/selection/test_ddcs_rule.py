@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,7 @@ def test_a_draw_depends_on_seed_and_round_alone() -> None:
     again.sample_clients(0, 7, EXAMPLES, SITES)
     assert rule.sample_clients(4, 7, EXAMPLES, SITES) == again.sample_clients(4, 7, EXAMPLES, SITES[::-1])
     assert len({tuple(rule.sample_clients(number, 7, EXAMPLES, SITES)) for number in range(20)}) > 1
+    assert len({tuple(rule.sample_clients(0, seed, EXAMPLES, SITES)) for seed in range(20)}) > 1
 
 
 def test_a_site_that_vanishes_adds_nothing_and_is_named() -> None:
@@ -269,6 +271,49 @@ def test_a_sum_whose_weights_are_not_those_of_the_sites_in_it_changes_nothing() 
         rule.set_sum_members(sites)
         assert bool(rule.finish()["w"].any()) is moved
         assert ("refused_sum" in rule.report()) is not moved
+
+
+def opened_sum(told: float) -> Update:
+    sums = {WEIGHT: torch.tensor(told, dtype=torch.float64)}
+    return Update(delta={"w": torch.ones(2)}, examples=1, sums=sums)
+
+
+@pytest.mark.parametrize("odds", [0.5, 2.0])
+def test_the_rounding_of_masks_is_no_forgery(odds: float) -> None:
+    """A thousandth is allowed: of the sum where it is above 1, else of 1."""
+    rule, shares = make_rule("uniform_selection", {"draws": 3}), dict.fromkeys("abcd", 10)
+    sites = rule.sample_clients(0, 0, shares, list("abcd"), 3)
+    assert isinstance(rule, SampledMean)
+    assert rule._sample is not None
+    rule._sample = replace(rule._sample, weights=dict.fromkeys(sites, odds))
+    right = odds * len(sites)
+    for beyond, moved in ((0.0009, True), (0.0011, False), (-0.0009, True), (-0.0011, False)):
+        rule.begin({"w": torch.zeros(2)})
+        rule.add("all sites", opened_sum(right + beyond * max(right, 1.0)))
+        rule.set_sum_members(sites)
+        assert bool(rule.finish()["w"].any()) is moved, beyond
+
+
+def test_a_sum_that_names_no_members_is_of_whatever_sites_it_says() -> None:
+    rule = make_rule("uniform_selection", {"draws": 3})
+    sites = rule.sample_clients(0, 0, dict.fromkeys("abcd", 10), list("abcd"), 3)
+    right = sum(rule.round_hints().importance.weights[site] for site in sites)
+    rule.begin({"w": torch.zeros(2)})
+    rule.add("all sites", opened_sum(0.6 * right))
+    assert rule.finish()["w"].tolist() == pytest.approx([0.6 * right] * 2)
+    report = rule.report()
+    assert report["vanished"] == []
+    assert set(report["odds"]) == set("abcd")
+    assert "mixed" not in report
+
+
+def test_importance_sampling_learns_the_norms_of_updates_and_ddcs_looks_at_none() -> None:
+    rule, other = made("importance_sampling", draws=4), made("ddcs", draws=4)
+    for one in (rule, other):
+        one_round(one, 0)
+    trained = rule.report()["drawn"]
+    assert rule.known.norms == pytest.approx({site: np.hypot(*DELTAS[site]) for site in trained})
+    assert other.known.norms == {}
 
 
 def test_a_drawn_site_that_is_not_in_the_opened_sum_has_not_trained() -> None:
