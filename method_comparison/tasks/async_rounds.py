@@ -53,9 +53,8 @@ class AsyncRounds(ComparisonTask[QuestionSettings, AsyncMethod]):
         write_hospitals(settings, DEALT, seed, shared)
 
     def train(self, unit: Unit[QuestionSettings, AsyncMethod]) -> Measured:
-        import gc
-
         from medflare.aggregation import make_rule
+        from medflare.core.garbage import frozen_garbage
         from medflare.core.plan import RoundPlan
         from medflare.in_process.buffered_loop import federate_buffered
         from medflare.in_process.clocked_loop import Workload, federate_clocked
@@ -63,7 +62,6 @@ class AsyncRounds(ComparisonTask[QuestionSettings, AsyncMethod]):
 
         settings, seed, buffer = unit.settings, unit.seed, unit.own.buffer
         learners, judge = make_learners(settings, read_hospitals(unit.shared, DEALT, seed), seed)
-        gc.freeze()
         spread = 0.0 if unit.partition == EVEN else settings.spread
         profiles = drawn_profiles(
             sorted(learners), seed, spread, seconds_per_example=settings.seconds_an_example, jitter=0.1
@@ -80,10 +78,11 @@ class AsyncRounds(ComparisonTask[QuestionSettings, AsyncMethod]):
             return RoundPlan(round=number, rounds=UNBOUNDED, seed=seed)
 
         options: dict[str, Any] = {"on_round": measure, "budget": settings.horizon}
-        if buffer is None:
-            run = federate_clocked(learners, rule, UNBOUNDED, plan, clock, work, **options)
-        else:
-            run = federate_buffered(learners, rule, UNBOUNDED, plan, clock, work, buffer, **options)
+        with frozen_garbage():
+            if buffer is None:
+                run = federate_clocked(learners, rule, UNBOUNDED, plan, clock, work, **options)
+            else:
+                run = federate_buffered(learners, rule, UNBOUNDED, plan, clock, work, buffer, **options)
         curve = grid.finish()
         updates = sum(len(entry.timings) for entry in run.rounds)
         return Measured(

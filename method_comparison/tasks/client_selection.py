@@ -84,8 +84,7 @@ class ClientSelection(ComparisonTask[QuestionSettings, SelectionMethod]):
         write_hospitals(settings, partition, seed, shared)
 
     def train(self, unit: Unit[QuestionSettings, SelectionMethod]) -> Measured:
-        import gc
-
+        from medflare.core.garbage import frozen_garbage
         from medflare.core.plan import RoundPlan
         from medflare.in_process.clocked_loop import Workload, federate_clocked
         from medflare.selection.clock import SimulatedClock, drawn_profiles
@@ -93,7 +92,6 @@ class ClientSelection(ComparisonTask[QuestionSettings, SelectionMethod]):
         settings, seed = unit.settings, unit.seed
         sites = read_hospitals(unit.shared, unit.partition, seed)
         learners, judge = make_learners(settings, sites, seed)
-        gc.freeze()  # Trainer collects garbage in every round, among all that transformers ever imported
         clock = SimulatedClock(
             drawn_profiles(
                 sorted(learners), seed, settings.spread, seconds_per_example=settings.seconds_an_example
@@ -110,17 +108,18 @@ class ClientSelection(ComparisonTask[QuestionSettings, SelectionMethod]):
             grid.advance(clock.now, state)
             return {}
 
-        run = federate_clocked(
-            learners,
-            rule,
-            UNBOUNDED,
-            lambda r: RoundPlan(round=r, rounds=UNBOUNDED, seed=seed),
-            clock,
-            Workload(down=settings.message, up=settings.message, batch=settings.batch),
-            on_round=measure,
-            state=start,
-            budget=settings.horizon,
-        )
+        with frozen_garbage():
+            run = federate_clocked(
+                learners,
+                rule,
+                UNBOUNDED,
+                lambda r: RoundPlan(round=r, rounds=UNBOUNDED, seed=seed),
+                clock,
+                Workload(down=settings.message, up=settings.message, batch=settings.batch),
+                on_round=measure,
+                state=start,
+                budget=settings.horizon,
+            )
         sent = 2 * settings.message * sum(report["trained"] for report in reports)
         return measured(grid.finish(), settings.horizon, run.rounds[-1].ended, reports, sent)
 

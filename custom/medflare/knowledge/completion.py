@@ -10,7 +10,6 @@ added with it. The confidence is low by nature: true facts that are in no text c
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -20,6 +19,7 @@ from unittest import mock
 import numpy as np
 
 from medflare.core.errors import ConfigError
+from medflare.core.garbage import frozen_garbage
 from medflare.data.settings.knowledge import CompletionConfig
 from medflare.knowledge.rule_extraction import PATIENT, SYMMETRIC, ordered
 from medflare.knowledge.triples import Graph, Triple
@@ -177,7 +177,7 @@ def _learnt(known: list[Triple], settings: CompletionConfig) -> tuple[Any, Any]:
     from medflare.core.seeds import seeded
 
     recipe = RECIPES[settings.model]
-    with _quiet("pykeen"), _frozen_garbage(), seeded(settings.seed, devices=[]):
+    with _quiet("pykeen"), frozen_garbage(), seeded(settings.seed, devices=[]):
         factory = TriplesFactory.from_labeled_triples(
             np.array([tuple(triple) for triple in known], dtype=str),
             filter_out_candidate_inverse_relations=False,
@@ -208,16 +208,6 @@ def _learnt(known: list[Triple], settings: CompletionConfig) -> tuple[Any, Any]:
         )
         model.eval()
     return factory, model
-
-
-@contextlib.contextmanager
-def _frozen_garbage() -> Iterator[None]:
-    """PyKEEN collects garbage after every epoch, which takes longer than the epoch where much is loaded."""
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def _require_pykeen() -> None:
