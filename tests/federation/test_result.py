@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,21 @@ def test_the_learner_names_what_lies_beside_the_adapter(tmp_path: Path, export, 
 def test_a_site_cannot_name_a_path(file: str) -> None:
     with pytest.raises(RunError, match="export facts name the file"):
         PeftFolder().expect(described(export={"file": file}))
+
+
+def test_a_backbones_name_cannot_write_into_the_model_card(tmp_path: Path) -> None:
+    """Any printable text is a name to the server; Markdown shows HTML where it stands outside a code span."""
+    name = "llama` <img src=x onerror=alert(1)> [free weights](https://evil.example) `"
+    folder = PeftFolder().write(
+        tmp_path / "adapter", {"adapter.w": torch.zeros(1)}, replace(CARD, base_model=name)
+    )
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    _, front, body = card.split("---\n", 2)
+    assert yaml.safe_load(front)["base_model"] == name
+    line = next(line for line in body.splitlines() if line.startswith("Base model"))
+    assert [part for place, part in enumerate(line.split("`")) if place % 2 == 0] == [
+        *("Base model ", ", fingerprint ", ".")
+    ]
 
 
 def test_curves_are_in_tensorboard(tmp_path: Path) -> None:

@@ -167,6 +167,11 @@ def side_by_side(merged: State, learned: State, config: Mapping[str, Any]) -> tu
     }
 
 
+def _code(text: str) -> str:
+    """Return a name that a site gave as Markdown that stays one, whatever is in it."""
+    return "`" + text.replace("`", "'") + "`"
+
+
 def _privacy(card: Card) -> str:
     """Return what the run's differential privacy is, as a line of its own; empty without any."""
     if card.epsilon is None:
@@ -194,7 +199,8 @@ def model_card(card: Card, opening: str) -> str:
         f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n\n"
         f"# {card.job}: result of a federated run\n\n"
         f"Method `{card.method}`, {card.sites} sites, {card.rounds} rounds, run `{card.run_id}`.\n"
-        f"Base model `{card.base_model}`, fingerprint `{card.fingerprint}`.\n{_privacy(card)}{table}\n"
+        f"Base model {_code(card.base_model)}, fingerprint {_code(card.fingerprint)}.\n"
+        f"{_privacy(card)}{table}\n"
         f"{opening}\n\n"
         f"## Licence\n\n{LICENCE_NOTE}\n\n## Not for clinical use\n\n"
         "Generated text is a draft for a qualified reader.\n"
