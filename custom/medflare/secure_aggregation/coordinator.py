@@ -126,8 +126,7 @@ class Coordinator:
         """Take a site's shares of others' secrets; BrokenProtocol if they are not exactly those needed."""
         self._admit("reveal", site, self._confirmations, self._reveals)
         # Of a survivor only the self-mask's seed is revealed, of a dropped site only its mask key. Both
-        # secrets
-        # of one site would let the server unmask that site's update alone.
+        # secrets of one site would let the server unmask that site's update alone.
         needed = {"self": self._survivors, "mask": self._shares.keys() - self._survivors}
         if any(not _is_about(message, secret, sites) for secret, sites in needed.items()):
             raise self._refusal(

@@ -54,8 +54,7 @@ def recover(
     if len(good) < parameters.threshold:
         raise _lost(parameters, dealer, len(good), sorted(blamed))
     # the remaining shares are as dealt; if some sets give a wrong secret, the dealer dealt inconsistent
-    # shares,
-    # and another set may still give the right one
+    # shares, and another set may still give the right one
     for tried, sites in enumerate(islice(combinations(sorted(good), parameters.threshold), MOST_TRIES)):
         recovered = shamir.combine({parameters.index(site): good[site] for site in sites})
         if fits(recovered):
@@ -64,8 +63,7 @@ def recover(
             return Recovered(recovered, blamed)
     raise BrokenProtocol(
         f"secure aggregation, unmask: no {parameters.threshold} of the {len(good)} shares that '{dealer}' "
-        "dealt "
-        f"give the secret it committed itself to: '{dealer}' dealt wrong shares. The round is given up.",
+        f"dealt give the secret it committed itself to: '{dealer}' dealt wrong shares. The round is given up.",
         phase="unmask",
         sites=[dealer],
     )
@@ -74,8 +72,7 @@ def recover(
 def _lost(parameters: RoundParameters, dealer: str, good: int, liars: Sequence[str]) -> BrokenProtocol:
     return BrokenProtocol(
         f"secure aggregation, unmask: {good} right shares of '{dealer}' came back, {parameters.threshold} "
-        "are "
-        f"needed; wrong shares came from {', '.join(liars) or 'nobody'}. The round is given up.",
+        f"are needed; wrong shares came from {', '.join(liars) or 'nobody'}. The round is given up.",
         phase="unmask",
         sites=liars,
     )

@@ -57,8 +57,7 @@ def unmask(
     # every survivor added its self-mask; between two survivors pairwise masks have cancelled
     minus = [key_agreement.self_mask_keys(seed, parameters.digest, site) for site, seed in seeds.items()]
     plus: list[key_agreement.MaskKeys] = []
-    # a survivor's mask with a site that dropped out has no counterpart: its sign depends on the order of
-    # names
+    # a survivor's mask with a site that dropped out has no counterpart; its sign depends on the names' order
     for absent, pair in dropped.items():
         for site in seeds:
             keys = key_agreement.pair_mask_keys(pair.agree(mask_keys[site]), parameters.digest, site, absent)
