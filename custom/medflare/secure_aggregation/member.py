@@ -127,8 +127,7 @@ class Member:
         for site in shares:
             secret = self._agree(self._mask_pair, "mask", site, self._peers[site].mask_key)
             mask_keys = key_agreement.pair_mask_keys(secret, self.parameters.digest, self.name, site)
-            # one of two sites adds the pairwise mask and the other subtracts it, so that they cancel in the
-            # sum
+            # one of two sites adds the pairwise mask and the other subtracts it: in the sum they cancel
             (plus if self.name < site else minus).append(mask_keys)
         for place, vector in enumerate((out.narrow, out.wide)):
             keystream.apply(vector, [keys[place] for keys in plus], [keys[place] for keys in minus])

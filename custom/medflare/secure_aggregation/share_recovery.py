@@ -63,7 +63,8 @@ def recover(
             return Recovered(recovered, blamed)
     raise BrokenProtocol(
         f"secure aggregation, unmask: no {parameters.threshold} of the {len(good)} shares that '{dealer}' "
-        f"dealt give the secret it committed itself to: '{dealer}' dealt wrong shares. The round is given up.",
+        f"dealt give the secret it committed itself to: '{dealer}' dealt wrong shares. The round is given "
+        "up.",
         phase="unmask",
         sites=[dealer],
     )
