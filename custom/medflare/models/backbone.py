@@ -242,6 +242,12 @@ def check_folder(path: Path, setting: str = "backbone.folder") -> None:
             f"{setting}: '{path}' has no *.safetensors file. Pickled weights (.bin) are not loaded; "
             f"convert them with transformers' save_pretrained."
         )
+    for file in path.glob("*.safetensors"):
+        if not file.exists():
+            raise ConfigError(
+                f"{setting}: '{file}' links to '{file.readlink()}', which is not there. Put the weights "
+                "back, or add the model again from where they are: medflare models add FOLDER --replace."
+            )
 
 
 def _prompt_settings(path: Path) -> dict[str, Any]:

@@ -106,6 +106,7 @@ def add_model(
             convert(source, folder)
         else:
             check_memory(source, sum(file.stat().st_size for file in source.glob("*.safetensors")))
+            facts["licence"] = _licence_of(source)
             _link(source, folder)
         has_template = _write_wording(folder, wording, own_wording or {})
         model, check = check_model(folder)
@@ -261,6 +262,15 @@ def _scratch_folder(target: Path) -> Iterator[Path]:
         os.replace(scratch, target)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _licence_of(source: Path) -> str:
+    """Return the licence that was recorded where a folder is itself a model that was added; else nothing."""
+    try:
+        recorded = json.loads((source / FACTS_FILE).read_text(encoding="utf-8"))
+        return parse(ModelFacts, recorded, FACTS_FILE).licence
+    except (OSError, ValueError, TypeError):
+        return ""
 
 
 def _link(source: Path, folder: Path) -> None:

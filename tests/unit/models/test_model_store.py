@@ -143,6 +143,7 @@ def test_a_folder_is_linked_and_a_damaged_one_named(
 def test_a_model_that_is_made_of_another_one_outlives_it(file: Path, tmp_path: Path) -> None:
     first = added(file, "first")
     second = added(first, "second")
+    assert read_facts("second").licence == read_facts("first").licence == "apache-2.0"
     added(file, "first", replace=True)
     check_unchanged("second")
     (own := tmp_path / "own").mkdir()
@@ -153,6 +154,17 @@ def test_a_model_that_is_made_of_another_one_outlives_it(file: Path, tmp_path: P
     assert not (second / "model.safetensors").is_symlink()
     added(linked, "last")
     assert (models_root() / "last" / "model.safetensors").resolve() == (own / "model.safetensors").resolve()
+
+
+def test_weights_that_were_linked_and_are_gone_are_named(file: Path, tmp_path: Path) -> None:
+    (own := tmp_path / "own").mkdir()
+    for part in added(file, "first").iterdir():
+        (own / part.name).write_bytes(part.read_bytes())
+    folder = added(own, "linked")
+    (own / "model.safetensors").rename(tmp_path / "elsewhere")
+    for use in (lambda: check_unchanged("linked"), lambda: load_backbone(folder)):
+        with pytest.raises(ConfigError, match=r"links to '.*own/model.safetensors', which is not there"):
+            use()
 
 
 def test_a_model_is_added_again_from_its_own_folder(file: Path) -> None:
