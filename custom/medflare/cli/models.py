@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,35 +63,29 @@ def add(
 @app.command("list")
 @plain_errors
 def list_models(as_json: bool = JSON_OPTION) -> None:
-    """Lists the models of this machine.
+    """Lists the models of this machine, and then whose record is damaged.
 
     [bold]Example[/bold]: medflare models list
     """
+    from medflare.core.errors import ConfigError
     from medflare.core.model_folders import models_root, stored_models
     from medflare.models.model_store import read_facts
 
-    facts = [read_facts(name) for name in stored_models()]
+    facts: list[ModelFacts] = []
+    damaged: list[str] = []
+    for name in stored_models():
+        try:
+            facts.append(read_facts(name))
+        except ConfigError as error:
+            damaged.append(str(error))
     if as_json:
         print_json([item.model_dump() for item in facts])
-        return
-    if not facts:
+    elif facts:
+        _print_table(facts)
+    elif not damaged:
         typer.echo(f"No model in {models_root()} yet. Add one: medflare models add FILE.gguf")
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(
-        "name", "parameters", "context", "architecture", "licence", "perplexity", title_justify="left"
-    )
-    for item in facts:
-        numbers = (
-            f"{item.parameters:,}",
-            f"{item.context:,}",
-            item.architecture,
-            item.licence or "not stated",
-        )
-        table.add_row(item.name, *numbers, f"{item.perplexity:.1f}")
-    Console().print(table)
+    if damaged:
+        raise ConfigError("\n".join(damaged))
 
 
 @app.command()
@@ -130,6 +125,24 @@ def check(name: str = NAME, as_json: bool = JSON_OPTION) -> None:
         return
     typer.echo(f"{name}: unchanged since it was added, fingerprint {facts.fingerprint[:16]}")
     _print_check(measured)
+
+
+def _print_table(facts: Sequence[ModelFacts]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(
+        "name", "parameters", "context", "architecture", "licence", "perplexity", title_justify="left"
+    )
+    for item in facts:
+        numbers = (
+            f"{item.parameters:,}",
+            f"{item.context:,}",
+            item.architecture,
+            item.licence or "not stated",
+        )
+        table.add_row(item.name, *numbers, f"{item.perplexity:.1f}")
+    Console().print(table)
 
 
 def _print_facts(facts: ModelFacts, folder: Path) -> None:
