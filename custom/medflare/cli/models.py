@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from medflare.cli.output import JSON_OPTION, plain_errors, print_json
+from medflare.cli.output import JSON_OPTION, ItemBatch, plain_errors, print_json
 
 if TYPE_CHECKING:
     from medflare.models.model_store import ModelFacts
@@ -63,29 +63,26 @@ def add(
 @app.command("list")
 @plain_errors
 def list_models(as_json: bool = JSON_OPTION) -> None:
-    """Lists the models of this machine, and then whose record is damaged.
+    """Lists the models of this machine; one whose record is damaged is named and left out.
 
     [bold]Example[/bold]: medflare models list
     """
-    from medflare.core.errors import ConfigError
     from medflare.core.model_folders import models_root, stored_models
     from medflare.models.model_store import read_facts
 
     facts: list[ModelFacts] = []
-    damaged: list[str] = []
+    batch = ItemBatch()
     for name in stored_models():
-        try:
+        with batch.item(name):
             facts.append(read_facts(name))
-        except ConfigError as error:
-            damaged.append(str(error))
+    batch.require_some()
     if as_json:
         print_json([item.model_dump() for item in facts])
     elif facts:
         _print_table(facts)
-    elif not damaged:
+    else:
         typer.echo(f"No model in {models_root()} yet. Add one: medflare models add FILE.gguf")
-    if damaged:
-        raise ConfigError("\n".join(damaged))
+    batch.finish()
 
 
 @app.command()

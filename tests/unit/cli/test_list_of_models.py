@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line import answer, facts, medflare
+from command_line import answer, facts, medflare, refusal
 from gguf_builder import write_gguf
 
 
@@ -22,7 +22,9 @@ def test_a_damaged_record_is_named_after_the_others(tmp_path: Path, monkeypatch:
     (tmp_path / "models" / "one" / "medflare_model.json").write_text("{")
     for words in ((), ("--json",)):
         shown = medflare("models", "list", *words)
-        assert shown.exit_code == 2
+        assert shown.exit_code == 7
         assert "two" in shown.stdout
         assert "one/medflare_model.json: no readable record" in " ".join(shown.stderr.split())
     assert [item["name"] for item in json.loads(shown.stdout)] == ["two"]
+    (tmp_path / "models" / "two" / "medflare_model.json").write_text("[]")
+    assert "no readable record" in refusal(2, "models", "list")
