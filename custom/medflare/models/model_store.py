@@ -276,17 +276,20 @@ def _licence_of(source: Path) -> str:
 def _link(source: Path, folder: Path) -> None:
     """Link a folder's weights and copy its small files, without those that only pickles could use.
 
-    Weights that lie among the models of this machine get a second name: that model may be replaced, even by
-    the one that is being added.
+    Weights that lie among the models of this machine get a second name, or are copied where the file system
+    has none: that model may be replaced, even by the one that is being added.
     """
     root = models_root().resolve()
     for file in sorted(source.iterdir()):
         if file.suffix == ".safetensors":
             weights = file.resolve()
-            if weights.is_relative_to(root):
-                (folder / file.name).hardlink_to(weights)
-            else:
+            if not weights.is_relative_to(root):
                 (folder / file.name).symlink_to(weights)
+                continue
+            try:
+                (folder / file.name).hardlink_to(weights)
+            except OSError:
+                shutil.copyfile(weights, folder / file.name)
         elif file.is_file() and file.suffix in (".json", ".jinja", ".model", ".txt"):
             shutil.copyfile(file, folder / file.name)
     (folder / FACTS_FILE).unlink(missing_ok=True)

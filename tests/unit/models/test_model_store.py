@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from collections.abc import Callable
@@ -167,8 +168,17 @@ def test_weights_that_were_linked_and_are_gone_are_named(file: Path, tmp_path: P
             use()
 
 
-def test_a_model_is_added_again_from_its_own_folder(file: Path) -> None:
+@pytest.mark.parametrize("links", [True, False])
+def test_a_model_is_added_again_from_its_own_folder(
+    file: Path, links: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A user who changed its wording there, and does as the error about a changed model says."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    if not links:  # as an exFAT disk does
+        monkeypatch.setattr(Path, "hardlink_to", refuse)
     folder = added(file)
     texts = json.loads((folder / "medflare_prompt.json").read_text())
     (folder / "medflare_prompt.json").write_text(json.dumps(texts | {"prefix": "Image: "}))
