@@ -88,13 +88,20 @@ def block_of(facts: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file; DataError when it is missing or damaged."""
+    """Return the tensors of a safetensors file; DataError when it is missing, damaged, or not of numbers."""
     if not path.is_file():
         raise DataError(f"{path}: there is no such file. Name the folder `result/adapter` of a finished run.")
     try:
-        return load_file(path)
+        tensors = load_file(path)
     except (SafetensorError, ValueError) as error:
         raise DataError(f"{path}: cannot be read as safetensors: {error}.") from None
+    for name, value in tensors.items():
+        if not bool(torch.isfinite(value).all()):
+            raise DataError(
+                f"{path}: the tensor '{name}' has values that are not finite, with which a model writes "
+                "anything. Copy the folder again from the run."
+            )
+    return tensors
 
 
 def load_adapter(adapters: AdapterSet, folder: Path) -> None:

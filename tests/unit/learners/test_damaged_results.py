@@ -68,4 +68,8 @@ def test_a_damaged_result_ends_with_an_error_that_names_a_file(
             save_file(tensors | {name: torch.zeros(2, 3, 5)}, file)
             with pytest.raises((DataError, ConfigError), match=file.name):
                 score()
+            if tensors[name].is_floating_point():
+                save_file(tensors | {name: torch.full_like(tensors[name], torch.nan)}, file)
+                with pytest.raises(DataError, match=f"{file.name}: the tensor .* not finite"):
+                    score()
         save_file(tensors, file)
