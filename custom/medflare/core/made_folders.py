@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -12,6 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from medflare.core.errors import ConfigError
+
+NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+"""Errors of file systems that lock no folders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +99,18 @@ def _alone(scratch: Path, out: Path) -> Iterator[None]:
 
 @contextmanager
 def _locked(folder: Path, out: Path) -> Iterator[None]:
+    """Hold a folder's lock; without one on file systems that lock no folders, such as NFS."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"{folder}: another command is making '{out}' there. Wait until it is done."
+            ) from None
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
         yield
-    except BlockingIOError:
-        raise ConfigError(
-            f"{folder}: another command is making '{out}' there. Wait until it is done."
-        ) from None
     finally:
         os.close(descriptor)

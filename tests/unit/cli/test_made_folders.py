@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 import yaml
 
 from command_line import answer, facts, refusal
+from medflare.core import made_folders
 from medflare.core.errors import ConfigError
 from medflare.core.made_folders import MadeFolder
 from medflare.data.load import load_cohort
@@ -133,3 +135,16 @@ def test_two_commands_do_not_make_one_folder_at_once(tmp_path: Path) -> None:
         (folder / "mark.txt").write_text("# things, the second")
     assert contents(out) == {"mark.txt": b"# things, the second"}
     assert not half.exists()
+
+
+def test_a_disk_that_locks_no_folders_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NFS wants a file that is open for writing, and a folder never is."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EBADF, "Bad file descriptor")
+
+    monkeypatch.setattr(made_folders.fcntl, "flock", refuse)
+    out = tmp_path / "out"
+    with SORT.building(out, overwrite=False) as folder:
+        (folder / "mark.txt").write_text("# things")
+    assert contents(out) == {"mark.txt": b"# things"}
