@@ -13,7 +13,8 @@ def frozen_garbage() -> Iterator[None]:
     """Collect only what is made inside.
 
     transformers' Trainer collects in every round, PyKEEN after every epoch, among all that was ever imported.
-    Afterwards everything is collected as before; what stayed frozen would be called leaked at the end.
+    Afterwards everything is collected as before: of objects that stay frozen nanobind says, when the program
+    ends, that they leaked.
     """
     gc.freeze()
     try:

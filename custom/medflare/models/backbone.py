@@ -100,10 +100,8 @@ def _load(
     spread: int,
 ) -> Backbone:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    for place in (
-        "backends.cpu.ops",
-        "autograd._functions",
-    ):  # one line for every product that casts its inputs
+    # bitsandbytes writes a line for every product whose inputs it casts
+    for place in ("backends.cpu.ops", "autograd._functions"):
         logging.getLogger(f"bitsandbytes.{place}").setLevel(logging.ERROR)
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging as transformers_logging

@@ -13,7 +13,7 @@ from fedtar_sites import learner, plan, site, write_visits
 from safetensors.torch import load_file, save_file
 
 from medflare.aggregation.temporal import TemporalResidual
-from medflare.core.errors import ConfigError, DataError
+from medflare.core.errors import ConfigError, DataError, UpdateError
 from medflare.core.hints import RoundHints
 from medflare.in_process.temporal_loop import agree_on_mixture, federate_visits
 from medflare.learners.fedtar.learner import FedTARLearner
@@ -134,6 +134,16 @@ def test_what_a_folder_lacks_is_named(finished: Any, folders: dict[str, Path], t
     file.write_text(json.dumps(without), encoding="utf-8")
     with pytest.raises(DataError, match="holds no mixture of patients' profiles"):
         open_result(folder, new)
+    mixture = content["mixture"]
+    for mangled in (
+        {"weights": mixture["weights"][:-1]},
+        {"means": []},
+        {"variances": [[]]},
+        {"weights": "x"},
+    ):
+        file.write_text(json.dumps(content | {"mixture": mixture | mangled}), encoding="utf-8")
+        with pytest.raises((ConfigError, DataError, UpdateError), match="mixture"):
+            open_result(folder, new)
     file.write_text(json.dumps(content | {"encoder": {"sha256": "0" * 64}}), encoding="utf-8")
     with pytest.raises(ConfigError, match=r"image encoder of checksum 0000.*encoder_weights"):
         open_result(folder, new)
