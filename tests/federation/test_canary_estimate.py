@@ -57,7 +57,7 @@ def test_the_estimate_stands_in_the_record_and_a_hopeless_run_ends_before_its_fi
     assert first["seconds"] == pytest.approx(first["steps"] * first["seconds_per_step"], abs=0.1)
     assert 0 < first["memory_share"] < 1
     assert first["peak_gb"] > 0.1
-    monkeypatch.setattr("medflare.federation.server.canary_estimate.as_float", lambda value: 1e6)
+    monkeypatch.setattr("medflare.federation.server.canary_estimate.as_metric", lambda value: 1e6)
     run = federation(controller={"canary": True})
     record = failed(run, "no round would succeed: site-1 needs about", "Set deadline=", "steps=1")
     assert record.rounds == []

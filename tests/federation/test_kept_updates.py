@@ -43,7 +43,7 @@ def test_memory_does_not_depend_on_who_answers_first(tmp_path: Path, late: str) 
     aggregator.spool = UpdateSpool(tmp_path)
     aggregator.spool.begin(0, "request")
     aggregator.expect({"w": ((WIDTH,), torch.float32)}, {}, dict.fromkeys(names, 4))
-    aggregator.norms.latest = dict.fromkeys(names, 0.1 * WIDTH**0.5)
+    aggregator.limits.change.latest = dict.fromkeys(names, 0.1 * WIDTH**0.5)
     aggregator.begin(0, update(0.0), names)
     before, most = counted_tensors(), 0
     for number, name in enumerate([*(name for name in names if name != late), late]):

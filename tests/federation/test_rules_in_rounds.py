@@ -55,7 +55,8 @@ def ready(rule: AggregationRule, state: State | None = None) -> ValidatingAggreg
     aggregator.rule = rule
     state = state or {"w": torch.zeros(2)}
     aggregator.expect({n: (tuple(v.shape), v.dtype) for n, v in state.items()}, {}, {"a": 10, "b": 10})
-    aggregator.norms.latest = {"a": 1.0, "b": 1.0}  # as after a round: no update has to wait for the others
+    # as after a round: no update has to wait for the others
+    aggregator.limits.change.latest = {"a": 1.0, "b": 1.0}
     aggregator.begin(0, state, ["a", "b"])
     return aggregator
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from statistics import median_low
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -28,13 +29,17 @@ from medflare.core.tensors import State, apply_delta
 from medflare.core.update import Update
 
 SNAPSHOT, DRAWN, WEIGHT = "snapshot.", "drawn", "importance.weight"
+MOST_RATIO = 10.0
+"""A loss counts for at most so many times the median of those measured: no site draws all by one number."""
 MAX_SAMPLES = 128
 """In a round, where a job names no m: a site's own weight must have a bound before it can be masked."""
 
 
 def onto_simplex(values: np.ndarray) -> np.ndarray:
     """Return the point of {x ≥ 0, Σ x = 1} nearest in the Euclidean norm (Duchi et al. 2008). values: (K)."""
-    falling = np.sort(values)[::-1]
+    falling = np.sort(values - values.max())[
+        ::-1
+    ]  # the same point, with digits left beside an enormous value
     excess = (np.cumsum(falling) - 1) / np.arange(1, len(values) + 1)
     shift = excess[np.flatnonzero(falling > excess)[-1]]
     nearest: np.ndarray = np.maximum(values - shift, 0)
@@ -82,6 +87,7 @@ class Drfa(MeanRule, SamplesClients, AsksClientTerms, UsesAuxiliarySums, ProbesL
         self._counts: Counter[str] = Counter()
         self._share, self._probed_sites = 1.0, list[str]()
         self._losses: dict[str, float] = {}
+        self._last: dict[str, float] = {}
         self._snapshot: State | None = None
 
     # ---- before a round ----------------------------------------------------------------------------------
@@ -146,9 +152,16 @@ class Drfa(MeanRule, SamplesClients, AsksClientTerms, UsesAuxiliarySums, ProbesL
         return Probe(self._snapshot, self._probed_sites, self.settings.batch)
 
     def receive_losses(self, losses: Mapping[str, float]) -> None:
-        """Move λ by the measured losses; a site without a finite loss of 0 or more does not move it."""
+        """Move λ by the measured losses; a site without a finite loss of 0 or more does not move it.
+
+        One far above the lower median of all sites' last losses counts for MOST_RATIO times that: losses are
+        the sites' own word.
+        """
         self._snapshot = None
-        self._losses = {s: x for s, x in sorted(losses.items()) if math.isfinite(x) and x >= 0}
+        measured = {s: x for s, x in sorted(losses.items()) if math.isfinite(x) and x >= 0}
+        self._last |= measured
+        most = MOST_RATIO * median_low(self._last.values()) if self._last else 0.0
+        self._losses = {site: min(loss, most or math.inf) for site, loss in measured.items()}
         names = list(self.probabilities)
         scale = self.settings.step * len(names) / max(len(self._losses), 1)
         raised = [self.probabilities[site] + scale * self._losses.get(site, 0.0) for site in names]
@@ -161,7 +174,7 @@ class Drfa(MeanRule, SamplesClients, AsksClientTerms, UsesAuxiliarySums, ProbesL
         return super().report() | sampling | {"share": self._share, "probed": dict(self._losses)}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"lambda": dict(self.probabilities)}
+        return {"lambda": dict(self.probabilities), "losses": dict(self._last)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.probabilities = dict(state["lambda"])
+        self.probabilities, self._last = dict(state["lambda"]), dict(state.get("losses", {}))

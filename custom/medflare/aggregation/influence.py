@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import median_low
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -74,7 +75,7 @@ class Influence(MeanRule, ScoresCandidates, SendsHints, AllowsSiteFactors):
         self.factor_clip = self.settings.clip
         self._score: Score | None = None
         self._losses: dict[str, float] = {}
-        self._reported: dict[str, tuple[int, float]] = {}
+        self._reported: dict[str, float] = {}
         self._reference: float | None = None
 
     def disabled_capabilities(self) -> tuple[type, ...]:
@@ -99,7 +100,7 @@ class Influence(MeanRule, ScoresCandidates, SendsHints, AllowsSiteFactors):
         super().add(site, update)
         reported = float(update.metrics.get("shared_loss", math.nan))
         if self.in_client_mode and math.isfinite(reported):
-            self._reported[site] = (update.examples, reported)
+            self._reported[site] = reported
 
     def _record_loss(self, site: str, loss: float) -> None:
         """Record ℓ_k; when it is the smallest yet, scale what was summed so far down to it.
@@ -127,15 +128,16 @@ class Influence(MeanRule, ScoresCandidates, SendsHints, AllowsSiteFactors):
     def finish(self) -> State:
         state = super().finish()
         if self._reported:
-            examples = sum(count for count, _ in self._reported.values())
-            self._reference = sum(count * loss for count, loss in self._reported.values()) / examples
+            self._reference = median_low(self._reported.values())
         return state
 
     def round_hints(self) -> RoundHints:
         """Return what a site needs to score itself, in client mode.
 
-        `reference` is ℓ_ref, the mean of what sites reported in the last round (None before): close to this
-        round's losses, so that factors stay within the clip, and the same for all, so that it cancels.
+        `reference` is ℓ_ref, the lower median of what sites reported in the last round (None before): close
+        to this round's losses, so that factors stay within the clip, and the same for all, so that it
+        cancels. In a mean, one site's enormous loss would take all factors to the clip, where they say
+        nothing.
         """
         hint = InfluenceHint(
             temperature=self.settings.temperature,
@@ -147,8 +149,7 @@ class Influence(MeanRule, ScoresCandidates, SendsHints, AllowsSiteFactors):
 
     def report(self) -> dict[str, Any]:
         """Return `weights`: each site's C_k; `losses`: its ℓ_k, scored here or reported by the site."""
-        reported = {site: loss for site, (_, loss) in self._reported.items()}
-        return super().report() | {"losses": reported if self.in_client_mode else dict(self._losses)}
+        return super().report() | {"losses": dict(self._reported if self.in_client_mode else self._losses)}
 
     def state_dict(self) -> dict[str, Any]:
         return {"reference": self._reference}

@@ -3,10 +3,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from medflare.core.run_record import AdapterKind
+
+MOST_METRIC = 1e12
+"""No metric of a site is larger: what is would make a mean over sites that site's alone, or infinite."""
+
+
+def as_metric(value: Any) -> float:
+    """Return what a site sent as a number; NaN where it is none, or larger than anything measured."""
+    try:
+        number = float(value)
+    except (OverflowError, TypeError, ValueError):
+        return math.nan
+    return number if abs(number) <= MOST_METRIC else math.nan
 
 
 class Metrics(dict[str, float]):

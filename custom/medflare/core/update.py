@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from medflare.core.errors import UpdateError
+from medflare.core.metrics import as_metric
 from medflare.core.tensor_names import SUM_PREFIX, split_by_prefix, with_prefix
 from medflare.core.tensors import State
 
@@ -54,6 +55,8 @@ class Update:
         Raises:
             UpdateError: `examples` is missing or no count, a metric or the factor is no number. Names, shapes
                 and values of the tensors are checked against the declaration, not here.
+
+        A metric larger than anything measured becomes NaN, as one that the site could not measure.
         """
         examples, metrics, factor = facts.get("examples"), facts.get("metrics", {}), facts.get("factor", 1.0)
         if isinstance(examples, bool) or not isinstance(examples, int) or examples < 0:
@@ -63,7 +66,8 @@ class Update:
         if not _is_number(factor) or not 0 < factor < math.inf:
             raise UpdateError(f"factor {factor!r}, expected a positive number.")
         delta, sums = split_by_prefix(tensors, SUM_PREFIX)
-        return cls(delta=delta, examples=examples, metrics=dict(metrics), sums=sums, factor=float(factor))
+        numbers = {name: as_metric(value) for name, value in metrics.items()}
+        return cls(delta=delta, examples=examples, metrics=numbers, sums=sums, factor=float(factor))
 
 
 def _is_number(value: Any) -> bool:

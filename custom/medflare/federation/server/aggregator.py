@@ -33,7 +33,7 @@ from medflare.core.tensor_names import SUM_PREFIX, split_by_prefix
 from medflare.core.tensors import SharedSpec, State, check_state, squares
 from medflare.core.update import Update
 from medflare.federation.engine import FLComponent
-from medflare.federation.server.update_limits import NormLimit
+from medflare.federation.server.update_limits import UpdateLimits
 from medflare.federation.server.update_spool import UpdateSpool
 from medflare.protections.base import ServerProtection
 from medflare.protocol.messages import Reply
@@ -49,7 +49,7 @@ class ValidatingAggregator(FLComponent):
     sites. Where the rule scores updates itself, all wait until the exchange is over: scoring takes time.
 
     Attributes:
-        norms: the limit on what one site's update may be.
+        limits: what one site's update may be.
         uplink: how floating tensors of updates travel.
         accepts_zero_weight: whether a site may answer with an update of no examples. A rule that knows no
             such updates never sees one, and an exchange of nothing else leaves its state and the run's as
@@ -64,7 +64,7 @@ class ValidatingAggregator(FLComponent):
         self.sums_spec: SharedSpec = {}
         self.declared: dict[str, int] = {}
         self.weights: dict[str, int] = {}
-        self.norms = NormLimit()
+        self.limits = UpdateLimits()
         self.uplink: Uplink = "bfloat16"
         self.deferred = False
         self.accepts_zero_weight = self.rule.capability(AcceptsZeroWeight) is not None
@@ -106,7 +106,7 @@ class ValidatingAggregator(FLComponent):
         self._unusual: set[str] = set()
         self._over = False
         self._rule_before = copy.deepcopy(self.rule.state_dict())
-        self.norms.begin(state)
+        self.limits.begin(state)
         self.rule.begin(state)
 
     def accept(
@@ -135,14 +135,13 @@ class ValidatingAggregator(FLComponent):
             reason = self.problem(site, round_number, facts, values)
             if reason is None:
                 update = self._update(site, values, facts, weight)
-                problem = self.norms.problem(site, update.delta)
-                reason = f"update: {problem}" if problem else None
+                reason = self.limits.problem(site, update, self.weights[site])
             if reason is None:
                 if not spooled:
                     self.spool.keep(site, Reply(round_number, dict(facts), tensors, trip=trip), not late)
                 self.accepted[site] = update.examples
                 self._waiting[site], self._fresh[site] = weight, update
-                if self.norms.is_unusual(site):
+                if self.limits.is_unusual(site):
                     self._unusual.add(site)
         except UpdateError as error:
             reason = f"update: {error}"
@@ -181,7 +180,7 @@ class ValidatingAggregator(FLComponent):
         """
         check_state(update.delta, self.spec, "opened sum")
         check_state(update.sums, self.sums_spec, "opened sum")
-        if problem := self.norms.problem(ALL_SITES, update.delta):
+        if problem := self.limits.problem(ALL_SITES, update, sum(self.weights.values())):
             raise UpdateError(f"opened sum: {problem}.")
         reading = self.rule.capability(ReadsMetrics)
         weighed = reading.metrics_of_sum() if reading else {}
@@ -293,10 +292,10 @@ class ValidatingAggregator(FLComponent):
     def _add(self, site: str) -> None:
         """Give the rule one site's update, or note why it is refused."""
         weight, update = self._waiting.pop(site), self._fresh.pop(site, None)
-        reason = self.norms.refused(site) if site in self._unusual else None
+        reason = self.limits.refused(site) if site in self._unusual else None
         if reason is not None:
             del self.accepted[site]
-            self.refused[site] = f"update: {reason}"
+            self.refused[site] = reason
             return
         try:
             if update is None:
@@ -314,7 +313,7 @@ class ValidatingAggregator(FLComponent):
             self.refused[site] = f"the aggregation rule failed on it ({type(error).__name__}: {error})"
             return
         self._taken += 1
-        self.norms.accept(site)
+        self.limits.accept(site)
         for name, value in update.sums.items():
             self._totals[name] = self._totals[name] + value if name in self._totals else value.clone()
 

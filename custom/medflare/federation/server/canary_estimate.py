@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from medflare.core.metrics import as_metric
 from medflare.core.plan import RoundPlan
-from medflare.federation.server.run_recorder import as_float
 from medflare.in_process.clocked_loop import Workload
 
 FULL = 0.9
@@ -53,11 +53,11 @@ def estimate_round(
         plan: of a round of the run; work: what a round costs a site, of so many training examples.
     """
     metrics = facts.get("metrics") or {}
-    per_step = as_float(metrics.get("seconds", facts.get("seconds")))
+    per_step = as_metric(metrics.get("seconds", facts.get("seconds")))
     if not math.isfinite(per_step) or per_step < 0:
         return None
     steps = max(1, math.ceil(work.examples(plan, examples) / min(work.batch, max(examples, 1))))
-    known = {name: as_float(metrics[name]) for name in ("peak_gb", "memory_share") if name in metrics}
+    known = {name: as_metric(metrics[name]) for name in ("peak_gb", "memory_share") if name in metrics}
     finite = {name: value for name, value in known.items() if math.isfinite(value)}
     return RoundEstimate(
         steps=steps, seconds_per_step=round(per_step, 3), seconds=round(steps * per_step, 1), **finite

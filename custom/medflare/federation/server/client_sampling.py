@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from medflare.aggregation.base import AggregationRule
 from medflare.aggregation.capabilities import Probe, SamplesClients
-from medflare.federation.server.run_recorder import as_float
+from medflare.core.metrics import as_metric
 from medflare.protocol.outcome import Outcome
 
 NOT_SAMPLED = "not drawn by the rule for this round"
@@ -45,4 +45,4 @@ def probe_sites(probe: Probe, eligible: list[str]) -> list[str]:
 def probe_losses(outcome: Outcome) -> dict[str, float]:
     """Return site -> the loss it measured of a probe, NaN where it sent no number."""
     measured = {site: facts["metrics"].get("loss", math.nan) for site, facts in outcome.facts.items()}
-    return {site: as_float(value) for site, value in sorted(measured.items())}
+    return {site: as_metric(value) for site, value in sorted(measured.items())}

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from medflare.core.errors import ConfigError
 from medflare.core.hints import MOMENTS, STAGES, STATISTICS, RoundHints
@@ -13,7 +13,7 @@ from medflare.core.tensors import SharedSpec, State
 from medflare.federation.server.run import Run
 from medflare.federation.server.run_recorder import add_traffic
 from medflare.federation.server.sum_exchange import SumExchange, declared_sums, exchange_sums
-from medflare.learners.fedtar.federated_em import FIRST, FederatedMixture
+from medflare.learners.fedtar.federated_em import FIRST, FederatedMixture, impossible
 from medflare.learners.fedtar.mixture import MixtureSettings
 from medflare.protections.registry import get_protection
 from medflare.protocol.messages import FIT
@@ -78,6 +78,10 @@ def agree_on_mixture(
 
 def gather_sums(run: Run, number: int, spec: SharedSpec, hints: RoundHints) -> State:
     """Return the totals of one exchange of sums alone."""
+
+    def wrong(sums: State, sites: Sequence[str]) -> str:
+        return impossible(sums, sum(run.examples[site].get("train", 0) for site in sites))
+
     wanted = SumExchange(
         what=f"the mixture of profiles, {hints.profiles}",
         task=FIT,
@@ -85,6 +89,7 @@ def gather_sums(run: Run, number: int, spec: SharedSpec, hints: RoundHints) -> S
         sums=spec,
         sites=run.roster.eligible(0),
         required=run.quorum().required,
+        impossible=wrong,
     )
     totals, outcome = exchange_sums(run, wanted)
     early = RoundRecord(round=0, seconds=0.0, traffic=run.early_traffic)

@@ -35,7 +35,8 @@ def capture(run: Run, exchanges_done: int) -> RunState:
         "simulated_seconds": run.timings.now,
         "summed": run.model.summed,
         "agreed_hints": run.agreed_hints.to_json(),
-        "norms": run.aggregator.norms.latest,
+        "norms": run.aggregator.limits.change.latest,
+        "sum_norms": run.aggregator.limits.sums.latest,
         "lost_in_a_row": run.lost_in_a_row,
         "begun": run.begun,
         "declared": {site: declaration_digest(facts) for site, facts in run.declared.items()},
@@ -72,7 +73,8 @@ def restore(run: Run, saved: SavedRun) -> None:
     run.rule.load_state_dict(state.rule)
     run.agreed_hints = RoundHints.from_json(values.agreed_hints)
     run.checkpoints.writer.export |= run.agreed_hints.to_json()
-    run.aggregator.norms.latest = values.norms
+    run.aggregator.limits.change.latest = values.norms
+    run.aggregator.limits.sums.latest = values.sum_norms
     run.lost_in_a_row, run.begun = values.lost_in_a_row, values.begun
     run.timings.go_on_at(values.simulated_seconds)
     run.checkpoints.go_on_from(values.best, state)

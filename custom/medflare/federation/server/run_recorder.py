@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from medflare.core.metrics import as_metric
 from medflare.core.run_record import RoundRecord, RunRecord, SiteRecord, Traffic, write_record
 from medflare.core.site_description import description_of
 from medflare.learners.registry import known_method
@@ -32,17 +33,17 @@ def versions() -> dict[str, str]:
 
 
 def finite(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """Return the finite numbers among metrics, named `<prefix>_<name>`; JSON has no word for the others."""
-    numbers = {f"{prefix}_{name}" if prefix else name: as_float(value) for name, value in values.items()}
-    return {name: value for name, value in numbers.items() if math.isfinite(value)}
+    """Return the numbers among metrics that somebody can have measured, named `<prefix>_<name>`.
 
-
-def as_float(value: Any) -> float:
-    """Return what a site sent as a float, NaN where it is no number or, as JSON allows, too large for one."""
-    try:
-        return float(value)
-    except (OverflowError, TypeError, ValueError):
-        return math.nan
+    JSON has no word for what is not finite. A loss below 0 is none: each is a cross entropy or a squared
+    distance, and a round with a negative one would be the best for ever.
+    """
+    numbers = {f"{prefix}_{name}" if prefix else name: as_metric(value) for name, value in values.items()}
+    return {
+        name: value
+        for name, value in numbers.items()
+        if math.isfinite(value) and not (value < 0 and name.endswith("loss"))
+    }
 
 
 def weighted_means(

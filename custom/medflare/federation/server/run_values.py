@@ -49,7 +49,8 @@ class RunValues(RecordModel):
 
     Attributes:
         best: value of the best metric so far. summed: names of the declared sums.
-        protection: `ServerProtection.state_values`. norms: site -> norm of its last update.
+        protection: `ServerProtection.state_values`. norms, sum_norms: site -> norm of its last update, and of
+            the sums beside it.
         begun: sites that began the run. declared: site -> digest of what it declared.
     """
 
@@ -60,6 +61,7 @@ class RunValues(RecordModel):
     summed: list[str]
     agreed_hints: dict[str, Any]
     norms: dict[str, float]
+    sum_norms: dict[str, float] = Field(default_factory=dict)
     lost_in_a_row: int = Field(ge=0)
     begun: list[str]
     declared: dict[str, str]

@@ -7,7 +7,7 @@ Sums of patients' profiles before round 1 (`mixture`) and, under masks, sums of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +33,7 @@ class SumExchange:
         task, plan, tensors, options: of the request.
         sums: names, shapes and dtypes, as `declared_sums` returns them.
         required: how many sites must be in the sum; with fewer it is not opened. Everybody is waited for.
+        impossible: (sums, the sites they are of) -> why they cannot be right, '' where they can.
     """
 
     what: str
@@ -43,6 +44,7 @@ class SumExchange:
     required: int
     tensors: State = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+    impossible: Callable[[State, Sequence[str]], str] = lambda sums, sites: ""
 
 
 def exchange_sums(run: Run, wanted: SumExchange) -> tuple[State, Outcome]:
@@ -80,6 +82,12 @@ def exchange_sums(run: Run, wanted: SumExchange) -> tuple[State, Outcome]:
         return collector.totals(), outcome
     update = protection.open_sum(in_round)
     assert update is not None, "exchanges of sums are refused where the server can read none"
+    sites = sorted(outcome.facts)
+    if problem := wanted.impossible(update.sums, sites):
+        raise RunError(
+            f"{wanted.what}: the sum over {', '.join(sites)} holds {problem}. One of them sends wrong "
+            "numbers, and under a protection nobody can see which: leave out one of them at a time."
+        )
     return update.sums, outcome
 
 
@@ -102,6 +110,8 @@ class SumsCollector:
             check_state(sums, self.wanted.sums, what)
         except UpdateError as error:
             return f"{what}: {error}"
+        if problem := self.wanted.impossible(sums, [site]):
+            return f"{what}: {problem}"
         self._sums[site] = sums
         return None
 

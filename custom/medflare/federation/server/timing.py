@@ -13,9 +13,9 @@ from typing import Any
 
 from medflare.aggregation.base import AggregationRule
 from medflare.aggregation.capabilities import NeedsLatencies
+from medflare.core.metrics import as_metric
 from medflare.core.plan import RoundPlan
 from medflare.core.timing import Timing
-from medflare.federation.server.run_recorder import as_float
 from medflare.federation.server.settings import RoundsSettings
 from medflare.in_process.clocked_loop import SimulatedRound, Workload, check_deadline, timeout_seconds
 from medflare.protocol.outcome import Outcome
@@ -151,7 +151,7 @@ def timing_of(facts: Mapping[str, Any], trip: float) -> Timing:
     """
     reported, trip = facts.get("seconds"), max(trip, SHORTEST)
     plain = isinstance(reported, int | float) and not isinstance(reported, bool)
-    seconds = as_float(reported) if plain else math.nan
+    seconds = as_metric(reported) if plain else math.nan
     compute = min(max(seconds, 0.0), trip) if math.isfinite(seconds) else trip
     return Timing(compute, trip - compute)
 

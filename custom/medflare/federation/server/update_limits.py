@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits on one site's update: its norm against the other sites', its share of the weight.
+"""Limits on one site's update: its norms against the other sites', its share of the weight.
 
 A check of names, shapes and finite values lets an update of 1e30 or a claim of a billion examples through,
 and either makes the sum that one site's alone. The limits here are loose on purpose: they stop a site from
@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from medflare.core.tensors import State, squares
+from medflare.core.update import Update
 
 MAX_STATE_RATIO = 1e3
 """An update's norm against the state's. With two sites there is no majority whose norms could decide."""
@@ -26,15 +27,18 @@ def state_norm(state: State) -> float:
 
 @dataclass(slots=True, kw_only=True)
 class NormLimit:
-    """The largest norm of an update in one round.
+    """The largest norm of what one site sends in one round.
 
     Attributes:
+        what: its name in reasons.
         max_ratio: to the median over sites; None for no limit.
-        latest: site -> norm of its last accepted update; one each, so that no site speaks for others.
-        current: site -> norm of its update in this round, accepted or not.
+        latest: site -> norm of what it sent last and was accepted; one each, so that no site speaks for
+            others.
+        current: site -> norm of what it sent in this round, accepted or not.
         state: norm of the state that the round began with.
     """
 
+    what: str = "update"
     max_ratio: float | None = 100.0
     latest: dict[str, float] = field(default_factory=dict)
     current: dict[str, float] = field(default_factory=dict)
@@ -44,13 +48,22 @@ class NormLimit:
         """Start a round from the server's state."""
         self.current, self.state = {}, state_norm(state)
 
-    def problem(self, site: str, delta: State) -> str | None:
-        """Return why an update can be used in no case: it is out of all proportion to the state."""
-        norm = self.current[site] = state_norm(delta)
-        most = MAX_STATE_RATIO * max(1.0, self.state)
+    def problem(self, site: str, values: State, examples: int = 1) -> str | None:
+        """Return why what a site sent can be used in no case: it is out of all proportion to the state.
+
+        Args:
+            examples: n, where `values` may grow with the examples. Some of them do and some do not, so that
+                norms are compared over √n: sites may differ ten thousandfold in n, and none is too large.
+        """
+        root = math.sqrt(max(1, examples))
+        norm = self.current[site] = state_norm(values) / root
+        most = MAX_STATE_RATIO * max(1.0, self.state) * root
         if self.max_ratio is None or norm <= most:
             return None
-        return f"norm {norm:.3g}, more than {MAX_STATE_RATIO:g} times the model's own ({self.state:.3g})"
+        return (
+            f"{self.what}: norm {norm:.3g}, more than {MAX_STATE_RATIO * root:g} times the model's own "
+            f"({self.state:.3g})"
+        )
 
     def is_unusual(self, site: str) -> bool:
         """Return whether an update must wait for the others of its round before it can be judged.
@@ -66,12 +79,12 @@ class NormLimit:
             return None
         median = statistics.median(value for value in self.current.values() if value > 0)
         return (
-            f"norm {self.current[site]:.3g}, more than {self.max_ratio:g} times this round's median "
-            f"{median:.3g} (setting max_norm_ratio)"
+            f"{self.what}: norm {self.current[site]:.3g}, more than {self.max_ratio:g} times this round's "
+            f"median {median:.3g} (setting max_norm_ratio)"
         )
 
     def accept(self, site: str) -> None:
-        """Remember the norm of an update that went to the rule."""
+        """Remember the norm of what went to the rule."""
         self.latest[site] = self.current[site]
 
     def _within(self, site: str, norms: Mapping[str, float]) -> bool:
@@ -81,6 +94,44 @@ class NormLimit:
             return True
         assert self.max_ratio is not None
         return bool(positive) and self.current[site] <= self.max_ratio * statistics.median(positive)
+
+
+class UpdateLimits:
+    """The limits on both parts of an update: the change of the state, and the sums beside it.
+
+    One site's enormous sum would spoil what all sites receive next, a control variate for instance, and would
+    stay in the totals; so sums are held against the other sites' as changes are.
+
+    Attributes:
+        change, sums: the limit of each part.
+    """
+
+    def __init__(self, max_ratio: float | None = 100.0) -> None:
+        self.change = NormLimit(max_ratio=max_ratio)
+        self.sums = NormLimit(what="sums", max_ratio=max_ratio)
+        self._parts = (self.change, self.sums)
+
+    def begin(self, state: State) -> None:
+        """Start a round from the server's state."""
+        for part in self._parts:
+            part.begin(state)
+
+    def problem(self, site: str, update: Update, examples: int) -> str | None:
+        """Return why an update can be used in no case. examples: with which the site counts in the run."""
+        return self.change.problem(site, update.delta) or self.sums.problem(site, update.sums, examples)
+
+    def is_unusual(self, site: str) -> bool:
+        """Return whether an update must wait for the others of its round before it can be judged."""
+        return any(part.is_unusual(site) for part in self._parts)
+
+    def refused(self, site: str) -> str | None:
+        """Return why an unusual update is refused, once all updates of the round are known."""
+        return next(filter(None, (part.refused(site) for part in self._parts)), None)
+
+    def accept(self, site: str) -> None:
+        """Remember the norms of an update that went to the rule."""
+        for part in self._parts:
+            part.accept(site)
 
 
 def limited_weights(examples: Mapping[str, int], max_share: float) -> dict[str, int]:

@@ -28,6 +28,8 @@ PATIENTS = f"{PROFILES}patients"
 N, F, Q, LIKELIHOOD = (f"{STATISTICS}{part}" for part in ("n", "f", "q", "likelihood"))
 EMPTY = 1e-9
 """Patients Σ q up to which a component is nobody's."""
+MOST_MOMENT, MOST_EXPECTED = 1.3, 10.0
+"""Largest entry of a profile (`profile.Profiles`), and of what a component may expect of one not known."""
 LEAST_LOG = -1e3
 """A patient's log-likelihood counts for no less: the sum keeps a bound, and it only decides when to stop."""
 
@@ -102,6 +104,37 @@ def em_statistics(mixture: Mixture, values: Tensor, fewest: int = 1) -> State:
 
 
 # ---- at the server -----------------------------------------------------------------------------------------
+
+
+def impossible(sums: Mapping[str, Tensor], patients: int) -> str:
+    """Return why sums cannot be those of so many patients' profiles, '' where they can.
+
+    One site's invented sums would make the mixture of all sites that site's, or no mixture at all.
+
+    Args:
+        sums: of one stage, of one site or of several.
+        patients: that these sites have at most.
+    """
+    slack = 1e-3 * (1 + patients)  # masked sums come back rounded
+    if PATIENTS in sums:
+        count, first, second = (sums[name] for name in (OBSERVED, FIRST, SECOND))
+        total, most, beside = sums[PATIENTS], MOST_MOMENT, bool((count > sums[PATIENTS] + slack).any())
+    else:
+        count, first, second = sums[N][:, None], sums[F], sums[Q]
+        total, most, reach = sums[N].sum(), MOST_EXPECTED, -LEAST_LOG * (patients + 1)
+        beside = abs(float(sums[LIKELIHOOD])) > reach
+    wrong = [
+        not -slack <= float(total) <= patients + slack,
+        bool((count < -slack).any()),
+        bool((first.abs() > most * count + slack * most).any()),
+        bool((second < -slack).any() or (second > most**2 * count + slack * most**2).any()),
+        beside,
+    ]
+    if not any(wrong):
+        return ""
+    return (
+        f"numbers that no profiles of up to {patients} patients have, {float(total):.4g} patients among them"
+    )
 
 
 def maximise(totals: Mapping[str, Tensor], regularisation: float, least: float) -> Mixture:
