@@ -89,6 +89,17 @@ def test_a_negative_loss_decides_nothing(federation: Any) -> None:
     assert record.best_round == honest.best_round == 2
 
 
+def test_a_claim_of_a_billion_validation_examples_is_not_the_mean(federation: Any) -> None:
+    def claim(reply: dict[str, Any], tensors: dict[str, Any]) -> None:
+        describe = dict(reply["facts"]["describe"])
+        reply["facts"]["describe"] = {**describe, "examples": {**describe["examples"], "val": 10**9}}
+
+    lies = {"prepare": claim, "evaluate": measuring(loss=1000.0)}
+    entry = completed(federation(tamper=lying("site-2", lies))).rounds[0]
+    others = [entry.metrics[site]["val_loss"] for site in ("site-1", "site-3")]
+    assert entry.mean["val_loss"] == pytest.approx(0.8 * 1000 + 0.2 * sum(others) / 2, rel=0.05)
+
+
 # ---- losses that rules go by -------------------------------------------------------------------------------
 
 

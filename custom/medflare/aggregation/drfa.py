@@ -37,9 +37,8 @@ MAX_SAMPLES = 128
 
 def onto_simplex(values: np.ndarray) -> np.ndarray:
     """Return the point of {x ≥ 0, Σ x = 1} nearest in the Euclidean norm (Duchi et al. 2008). values: (K)."""
-    falling = np.sort(values - values.max())[
-        ::-1
-    ]  # the same point, with digits left beside an enormous value
+    values = values - values.max()  # the point is the same; beside an enormous value digits are left
+    falling = np.sort(values)[::-1]
     excess = (np.cumsum(falling) - 1) / np.arange(1, len(values) + 1)
     shift = excess[np.flatnonzero(falling > excess)[-1]]
     nearest: np.ndarray = np.maximum(values - shift, 0)

@@ -221,8 +221,7 @@ def record_evaluation(run: Run, entry: RoundRecord, outcome: Outcome, split: str
     for site, reason in outcome.absent.items():
         run.progress.event(f"{split} failed", round=entry.round, site=site, reason=reason)
     if not outcome.absent:
-        weights = {site: counts.get(split, 0) for site, counts in run.examples.items()}
-        entry.mean |= weighted_means(measured, weights)
+        entry.mean |= weighted_means(measured, run.measured_weights(split))
 
 
 def checkpoint(run: Run, number: int, entry: RoundRecord) -> None:

@@ -27,6 +27,7 @@ from medflare.federation.server.scorer import CrossScorer, Scorer
 from medflare.federation.server.settings import RoundsSettings
 from medflare.federation.server.sketch_exchange import SketchExchange
 from medflare.federation.server.timing import MeasuredTimings
+from medflare.federation.server.update_limits import limited_weights
 from medflare.protections.base import ServerProtection
 from medflare.protections.registry import get_protection
 from medflare.protocol.submitted_job import SubmittedJob
@@ -140,6 +141,14 @@ class Run:
     def hints(self, exchange: int) -> RoundHints:
         """Return what sites are sent for an exchange beside the roster."""
         return self.schedule.hints(exchange) | self.agreed_hints | round_hints(self.rule)
+
+    def measured_weights(self, split: str) -> dict[str, int]:
+        """Return the examples of a split with which each site counts in means of what sites measured.
+
+        What a site declares nobody can check: it has at most `max_share` of the weight, as its updates have.
+        """
+        declared = {site: counts.get(split, 0) for site, counts in self.examples.items()}
+        return limited_weights(declared, self.args.max_share)
 
     def quorum(self, sampled: int | None = None) -> Quorum:
         """Return the quorum of an exchange; sampled: number of clients, None where all sites take part."""

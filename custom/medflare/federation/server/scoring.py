@@ -49,5 +49,4 @@ def _cross_scorer(run: Run) -> CrossScorer:
             add_traffic(run.recorder.record.rounds[-1], outcome.traffic)
         return {site: finite(facts["metrics"]) for site, facts in sorted(outcome.facts.items())}
 
-    val_examples = {site: counts.get("val", 0) for site, counts in run.examples.items()}
-    return CrossScorer(measure, val_examples, run.progress.event)
+    return CrossScorer(measure, run.measured_weights("val"), run.progress.event)

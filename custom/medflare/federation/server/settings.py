@@ -83,8 +83,9 @@ class RoundsSettings(Settings):
     max_lost_rounds: int = Field(3, ge=0)
     """Rounds in a row in which too few of the sites that the rule sampled may answer, before the run ends."""
     max_norm_ratio: float | None = Field(100.0, gt=1)
-    """An update is refused if its norm is more than so many times the median over the sites; null: no limit.
-    Of a sum that the server cannot look into, the protection's own bounds decide."""
+    """An update is refused if its norm, or that of the sums beside it, is more than so many times the median
+    over the sites; null: no limit. Of a sum that the server cannot look into, the protection's own bounds
+    decide."""
     max_share: float = Field(0.8, gt=0, le=1)
     """Share of the weight of all sites that one site has at most, whatever it declares; 1 for no limit."""
     latency_profiles: dict[str, dict[str, float]] = Field(default_factory=dict)
