@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +14,7 @@ import torch
 from pydantic import Field
 
 from medflare.core.config import parse
-from medflare.core.errors import ConfigError
+from medflare.core.errors import ConfigError, DataError
 from medflare.core.seeds import seeded
 from medflare.models.backbone import LOADING, check_folder, fingerprint, load_tokenizer, quiet_transformers
 from medflare.models.embedded import decoder_folder
@@ -25,6 +26,8 @@ from medflare.models.vit_stem import KEY, new_vit, read_vit, stem_of
 METHOD, NEW = "fedvit_gpt2", "medflare-new-vit-gpt2"
 MODEL_TYPES = {"encoder": "vit", "decoder": "gpt2"}
 Channels = Annotated[list[float], Field(min_length=1)]
+MOST_RATIO = 2
+"""Of a network's weights to those that a result holds, at most: it lacks a ViT's pooling layer."""
 HALF = [0.5, 0.5, 0.5]
 """Mean and standard deviation of Google's ViT checkpoints, where a folder says nothing else."""
 
@@ -91,16 +94,13 @@ def open_vit_gpt2(
         facts, tensors: what `vit_gpt2.json` and `vit_gpt2.safetensors` of `folder` hold.
         backbone: the folder the run began with, whose tokenizer is needed; None for a new model.
     """
-    from transformers import VisionEncoderDecoderConfig
-
     written = parse(ViTGPT2Facts, facts, str(folder / "vit_gpt2.json"))
     settings = written.model
     chosen = trained_precision(precision, device, METHOD)
     if backbone is not None:
         check_parts(backbone)
     tokenizer = load_tokenizer(decoder_folder() if backbone is None else backbone / "decoder")
-    with quiet_transformers():
-        network = network_of(VisionEncoderDecoderConfig.from_dict(written.network))
+    network = _network(written.network, tensors, folder)
     actual = fingerprint_of_new(settings) if backbone is None else fingerprint_of_parts(backbone)
     recorded = written.backbone
     if actual != recorded.get("fingerprint"):
@@ -122,6 +122,42 @@ def open_vit_gpt2(
     )
     copy_tensors(model.shared_tensors(), tensors, folder / "vit_gpt2.safetensors")
     return model.to(device).eval(), written.decoding
+
+
+def _network(written: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], folder: Path) -> Any:
+    """Return the network that a result's configuration asks for, with random weights.
+
+    The configuration is transformers' own and may ask for anything; so the network is first made without
+    memory, and compared with the weights that the result holds.
+
+    Raises:
+        DataError: there is no such network, or one of another size.
+    """
+    from transformers import VisionEncoderDecoderConfig
+
+    file = folder / "vit_gpt2.json"
+    try:
+        with quiet_transformers():
+            config: Any = VisionEncoderDecoderConfig.from_dict(dict(written))
+            layers = max(config.encoder.num_hidden_layers, config.decoder.n_layer)
+            held, asked = sum(value.numel() for value in tensors.values()), math.inf
+            if layers <= len(tensors):
+                with torch.device("meta"):
+                    asked = sum(value.numel() for value in network_of(config).parameters())
+    except Exception as error:  # of transformers and torch, of any kind
+        raise DataError(
+            f"{file}: 'network' is no configuration of a ViT and a GPT-2 ({type(error).__name__}: "
+            f"{str(error).splitlines()[0][:200] if str(error) else 'no reason given'}). Take the folder from "
+            "its source again."
+        ) from None
+    if not held <= asked <= MOST_RATIO * held:
+        size = f"{layers:,} layers" if asked == math.inf else f"{asked:,} weights"
+        raise DataError(
+            f"{file}: its network has {size}, and vit_gpt2.safetensors beside it holds {held:,} weights. The "
+            "files are not of one result: take the folder from its source again."
+        )
+    with quiet_transformers():
+        return network_of(config)
 
 
 def check_parts(folder: Path) -> None:

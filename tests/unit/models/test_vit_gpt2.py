@@ -254,6 +254,35 @@ def test_a_result_of_other_weights_or_without_a_tensor_is_refused(
         load_generator(result, backbone=folder)
     with pytest.raises(ConfigError, match="the same at every site"):
         load_generator(result, personalised=tmp_path)
-    save_file({"x": torch.zeros(1)}, result / "vit_gpt2.safetensors")
+    tensors = load_file(result / "vit_gpt2.safetensors")
+    del tensors[next(name for name in sorted(tensors) if name.startswith("encoder"))]
+    save_file(tensors, result / "vit_gpt2.safetensors")
     with pytest.raises(DataError, match="lacks the tensor 'encoder"):
         load_generator(result)
+
+
+@pytest.mark.parametrize(
+    ("part", "size", "found"),
+    [
+        ("decoder", {"n_layer": 10**9}, "1,000,000,000 layers"),
+        ("encoder", {"num_hidden_layers": 10**9}, "1,000,000,000 layers"),
+        ("decoder", {"vocab_size": 10**10}, "weights, and vit_gpt2.safetensors"),
+        ("encoder", {"hidden_size": 10**6}, "weights, and vit_gpt2.safetensors"),
+        ("encoder", {"num_hidden_layers": -1}, "weights, and vit_gpt2.safetensors"),
+        ("encoder", {"num_hidden_layers": "many"}, "'network' is no configuration of a ViT and a GPT-2"),
+        ("encoder", {"patch_size": 0}, "'network' is no configuration of a ViT and a GPT-2"),
+        ("encoder", {"stem_channels": "ab"}, "'network' is no configuration of a ViT and a GPT-2"),
+        ("decoder", {"n_embd": 0}, "'network' is no configuration of a ViT and a GPT-2"),
+        ("decoder", {"model_type": "none"}, "'network' is no configuration of a ViT and a GPT-2"),
+    ],
+    ids=str,
+)
+def test_a_result_asks_for_no_other_network_than_its_weights_are_of(
+    model: ViTGPT2, tmp_path: Path, part: str, size: dict[str, object], found: str
+) -> None:
+    file = result_of(model, tmp_path / "adapter") / "vit_gpt2.json"
+    facts = json.loads(file.read_text())
+    facts["network"][part] |= size
+    file.write_text(json.dumps(facts))
+    with pytest.raises(DataError, match=found):
+        load_generator(file.parent)
