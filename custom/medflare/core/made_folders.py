@@ -89,7 +89,10 @@ def _alone(scratch: Path, out: Path) -> Iterator[None]:
     if scratch.exists():
         with _locked(scratch, out):
             shutil.rmtree(scratch)
-    scratch.mkdir(parents=True)
+    try:
+        scratch.mkdir(parents=True)
+    except FileExistsError:
+        raise _taken(scratch, out) from None
     with _locked(scratch, out):
         try:
             yield
@@ -99,18 +102,29 @@ def _alone(scratch: Path, out: Path) -> Iterator[None]:
 
 @contextmanager
 def _locked(folder: Path, out: Path) -> Iterator[None]:
-    """Hold a folder's lock; without one on file systems that lock no folders, such as NFS."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    """Hold a folder's lock; without one on file systems that lock no folders, such as NFS.
+
+    Raises:
+        ConfigError: another command holds it, or has put a folder of its own in the place of this one.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        raise _taken(folder, out) from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ConfigError(
-                f"{folder}: another command is making '{out}' there. Wait until it is done."
-            ) from None
+            raise _taken(folder, out) from None
         except OSError as error:
             if error.errno not in NO_LOCKS:
                 raise
+        if not folder.exists() or not os.path.samestat(os.fstat(descriptor), folder.stat()):
+            raise _taken(folder, out)
         yield
     finally:
         os.close(descriptor)
+
+
+def _taken(folder: Path, out: Path) -> ConfigError:
+    return ConfigError(f"{folder}: another command is making '{out}' there. Wait until it is done.")

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -148,3 +151,46 @@ def test_a_disk_that_locks_no_folders_does(tmp_path: Path, monkeypatch: pytest.M
     with SORT.building(out, overwrite=False) as folder:
         (folder / "mark.txt").write_text("# things")
     assert contents(out) == {"mark.txt": b"# things"}
+
+
+@pytest.mark.parametrize("when", ["before it is opened", "before it is locked", "before it is made"])
+def test_of_two_commands_that_begin_in_the_same_instant_one_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """The other one comes between a folder's making and its lock, clears it away and makes its own."""
+    out, half = tmp_path / "out", tmp_path / "out.building"
+    opened, locked, made = os.open, fcntl.flock, Path.mkdir
+
+    def other() -> None:
+        monkeypatch.undo()
+        if half.exists():
+            half.rmdir()
+        half.mkdir()
+        (half / "mark.txt").write_text("the other's")
+
+    def opening(*args: Any, **more: Any) -> int:
+        if when == "before it is opened":
+            monkeypatch.undo()
+            half.rmdir()
+        return opened(*args, **more)
+
+    def locking(*args: Any) -> None:
+        if when == "before it is locked":
+            other()
+        locked(*args)
+
+    def making(path: Path, *args: Any, **more: Any) -> None:
+        if when == "before it is made":
+            other()
+        made(path, *args, **more)
+
+    monkeypatch.setattr(os, "open", opening)
+    monkeypatch.setattr(fcntl, "flock", locking)
+    monkeypatch.setattr(Path, "mkdir", making)
+    with (
+        pytest.raises(ConfigError, match="another command is making"),
+        SORT.building(out, overwrite=False),
+    ):
+        pass
+    assert not out.exists()
+    assert when == "before it is opened" or contents(half) == {"mark.txt": b"the other's"}
