@@ -33,7 +33,7 @@ TEXT: dict[str, Any] = {
     "steps": STEPS,
     "uplink": "float32",
     "downlink": "float32",
-    "worker": "thread",
+    "worker": "process",
 }
 MIXTURE = {"components": 3, "least_patients": 2, "iterations": 2}
 FEDTAR: dict[str, Any] = {
@@ -51,7 +51,7 @@ FEDTAR: dict[str, Any] = {
     "settings.eval_limit": 0,
     "final_limit": 1,
     "steps": 1,
-    "worker": "thread",
+    "worker": "process",
 }
 
 
@@ -118,7 +118,7 @@ SMALL = {
             "fed_medlora_plus",
             TEXT
             | {"settings.lora": TEXT["settings.lora"] | {"dropout": 0.1}}
-            | {"settings.eval_limit": 0, "final_limit": 1, "scorer": "thread"},
+            | {"settings.eval_limit": 0, "final_limit": 1, "scorer": "process"},
             write_notes,
             ("site-1", "site-2"),
             "site-3",

@@ -27,7 +27,7 @@ SMALL: dict[str, Any] = {
     "settings.eval_limit": 4,
     "final_limit": 4,
     "steps": 2,
-    "worker": "thread",
+    "worker": "process",
 }
 
 
