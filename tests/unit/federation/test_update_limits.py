@@ -8,7 +8,9 @@ import torch
 
 from medflare.core.tensors import State
 from medflare.core.update import Update
+from medflare.federation.server.aggregator import ValidatingAggregator
 from medflare.federation.server.update_limits import UpdateLimits
+from medflare.selection.sampled_mean import WEIGHT
 
 STATE: State = {"w": torch.ones(4)}
 SIZES = {"a": 50, "b": 60, "c": 70}
@@ -70,3 +72,30 @@ def test_what_was_accepted_is_the_measure_of_later_rounds() -> None:
     limits.begin(STATE)
     assert limits.problem("a", update(150.0), 1) is None
     assert limits.is_unusual("a")
+
+
+def test_a_site_that_joins_late_begins_with_the_sums_that_others_began_with() -> None:
+    limits = UpdateLimits()
+    for size in (1.0, 1e-2, 1e-4):
+        limits.begin(STATE)
+        for site in ("a", "b"):
+            assert limits.problem(site, update(size), 1) is None
+            assert limits.refused(site) is None
+            limits.accept(site)
+    limits.begin(STATE)
+    found = [limits.problem(site, update(size), 1) for site, size in {"a": 1e-4, "b": 1e-4, "c": 1.0}.items()]
+    assert found == [None] * 3
+    assert limits.refused("c") is None
+    assert limits.problem("c", update(150.0), 1) is None
+    assert limits.refused("c") is not None
+
+
+def test_an_importance_weight_is_the_servers_own_word_and_is_held_against_nothing() -> None:
+    aggregator = ValidatingAggregator(rule="ddcs")
+    spec = {"w": ((4,), torch.float32)}
+    aggregator.expect(spec, {WEIGHT: ((), torch.float32)}, {"a": 5000, "b": 4000, "c": 10})
+    aggregator.begin(0, STATE, ["a", "b", "c"])
+    for site, weight in {"a": 0.01, "b": 0.01, "c": 5.0}.items():
+        tensors = {"w": torch.full((4,), 0.1), f"sum:{WEIGHT}": torch.tensor(weight)}
+        assert aggregator.accept(site, 0, {"examples": 10, "metrics": {}}, tensors) is None
+    assert aggregator.flush() == {}

@@ -64,12 +64,17 @@ class ValidatingAggregator(FLComponent):
         self.sums_spec: SharedSpec = {}
         self.declared: dict[str, int] = {}
         self.weights: dict[str, int] = {}
-        self.limits = UpdateLimits()
+        self.limits = self.limits_of(100.0)
         self.uplink: Uplink = "bfloat16"
         self.deferred = False
         self.accepts_zero_weight = self.rule.capability(AcceptsZeroWeight) is not None
         self.protection = ServerProtection()
         self.spool = UpdateSpool()
+
+    def limits_of(self, max_ratio: float | None) -> UpdateLimits:
+        """Return the limits of this rule's updates; max_ratio: of norms to the median, None for no limit."""
+        summing = self.rule.capability(UsesAuxiliarySums)
+        return UpdateLimits(max_ratio, summing.told_sums if summing else ())
 
     def bind(self, score: Score) -> None:
         """Give a rule that scores candidates the function that does it."""

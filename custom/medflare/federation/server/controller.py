@@ -43,7 +43,6 @@ from medflare.federation.server.scorer import SERVER
 from medflare.federation.server.settings import RoundsSettings, TemporalSettings
 from medflare.federation.server.sketch_exchange import SketchExchange
 from medflare.federation.server.timing import timings_of
-from medflare.federation.server.update_limits import UpdateLimits
 from medflare.federation.server.update_spool import UpdateSpool
 from medflare.learners.fedtar.mixture import MixtureSettings
 from medflare.protections.compatibility import unreadable
@@ -256,7 +255,7 @@ class RoundsController(Controller):
         server_side = protection.server_side(args.protection_settings, Path(workspace.get_root_dir()))
         self.aggregator.protection = server_side
         self.aggregator.spool = UpdateSpool(self.store.updates)
-        self.aggregator.limits = UpdateLimits(args.max_norm_ratio)
+        self.aggregator.limits = self.aggregator.limits_of(args.max_norm_ratio)
         self.aggregator.uplink = args.uplink
         self.aggregator.accepts_zero_weight |= self.schedule.accepts_zero_weight
         self.checkpoints.readable = server_side.readable

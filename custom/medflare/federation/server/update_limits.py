@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from medflare.core.tensors import State, squares
@@ -32,14 +32,16 @@ class NormLimit:
     Attributes:
         what: its name in reasons.
         max_ratio: to the median over sites; None for no limit.
-        latest: site -> norm of what it sent last and was accepted; one each, so that no site speaks for
-            others.
+        keeps_largest: whether the largest norm of a site is remembered in place of its last one. Changes of
+            control variates go to zero, and a site that joins late begins with a whole one.
+        latest: site -> that norm of what was accepted; one each, so that no site speaks for others.
         current: site -> norm of what it sent in this round, accepted or not.
         state: norm of the state that the round began with.
     """
 
     what: str = "update"
     max_ratio: float | None = 100.0
+    keeps_largest: bool = False
     latest: dict[str, float] = field(default_factory=dict)
     current: dict[str, float] = field(default_factory=dict)
     state: float = 0.0
@@ -85,7 +87,8 @@ class NormLimit:
 
     def accept(self, site: str) -> None:
         """Remember the norm of what went to the rule."""
-        self.latest[site] = self.current[site]
+        before = self.latest.get(site, 0.0) if self.keeps_largest else 0.0
+        self.latest[site] = max(self.current[site], before)
 
     def _within(self, site: str, norms: Mapping[str, float]) -> bool:
         """Return whether a site's norm is within the ratio of the median of `norms`, zeros left out."""
@@ -102,13 +105,17 @@ class UpdateLimits:
     One site's enormous sum would spoil what all sites receive next, a control variate for instance, and would
     stay in the totals; so sums are held against the other sites' as changes are.
 
+    Args:
+        told: names of sums that hold what the server told each site, which are held against nothing.
+
     Attributes:
         change, sums: the limit of each part.
     """
 
-    def __init__(self, max_ratio: float | None = 100.0) -> None:
+    def __init__(self, max_ratio: float | None = 100.0, told: Collection[str] = ()) -> None:
+        self.told = frozenset(told)
         self.change = NormLimit(max_ratio=max_ratio)
-        self.sums = NormLimit(what="sums", max_ratio=max_ratio)
+        self.sums = NormLimit(what="sums", max_ratio=max_ratio, keeps_largest=True)
         self._parts = (self.change, self.sums)
 
     def begin(self, state: State) -> None:
@@ -118,7 +125,8 @@ class UpdateLimits:
 
     def problem(self, site: str, update: Update, examples: int) -> str | None:
         """Return why an update can be used in no case. examples: with which the site counts in the run."""
-        return self.change.problem(site, update.delta) or self.sums.problem(site, update.sums, examples)
+        sums = {name: value for name, value in update.sums.items() if name not in self.told}
+        return self.change.problem(site, update.delta) or self.sums.problem(site, sums, examples)
 
     def is_unusual(self, site: str) -> bool:
         """Return whether an update must wait for the others of its round before it can be judged."""
