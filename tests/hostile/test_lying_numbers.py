@@ -140,7 +140,7 @@ def temporal(
         controller={"num_rounds": 3, "seed": 7, "min_responses": 2, "visits": 3, **controller},
         rule={"rule": "temporal", "rule_settings": {"visits": 3, "lr": 0.05, "alpha_mode": "sigmoid"}},
         flow_class=TemporalRoundsController,
-        tamper=lying("site-3", lies, times),
+        tamper=lying("site-3", lies),
     )
     return run
 
@@ -159,25 +159,18 @@ def test_a_claim_of_a_billion_validation_examples_does_not_choose_the_step_sizes
 # ---- sums of profiles --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["patients", "observed", "first", "second"])
 @pytest.mark.parametrize("value", [1e300, -1e9])
-def test_moments_of_profiles_that_no_patients_have_cost_their_site_its_say(
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(f"profiles.{part}" for part in ("patients", "observed", "first", "second")),
+        *(f"statistics.{part}" for part in ("n", "f", "q", "likelihood")),
+    ],
+)
+def test_sums_of_profiles_that_no_patients_have_cost_their_site_its_say(
     federation: Any, name: str, value: float
 ) -> None:
-    lies = {"fit": summing(f"profiles.{name}", value)}
-    run = temporal(federation, lies, 1, mixture=MIXTURE.model_dump(), num_rounds=1)
-    fitted = completed(run).preparation["mixture"]
-    assert all(abs(x) < 100 for x in fitted["likelihoods"])
-    assert sum(fitted["weights"]) == pytest.approx(1)
-
-
-@pytest.mark.parametrize("name", ["n", "f", "q", "likelihood"])
-@pytest.mark.parametrize("value", [1e300, -1e9])
-def test_statistics_of_profiles_that_no_patients_have_cost_their_site_its_say(
-    federation: Any, name: str, value: float
-) -> None:
-    lies = {"fit": summing(f"statistics.{name}", value)}
-    run = temporal(federation, lies, mixture=MIXTURE.model_dump(), num_rounds=1)
+    run = temporal(federation, {"fit": summing(name, value)}, mixture=MIXTURE.model_dump(), num_rounds=1)
     fitted = completed(run).preparation["mixture"]
     assert all(abs(x) < 100 for x in fitted["likelihoods"])
     assert sum(fitted["weights"]) == pytest.approx(1)
