@@ -89,11 +89,11 @@ class UsesAuxiliarySums(ABC):
 
     Attributes:
         auxiliary_sums: prefixes of their names; further sums belong to the method and pass through.
-        told_sums: names of those that hold what the server told each site, which may differ at will.
+        assigned_sums: names of those that hold what the server assigned to each site, which may differ at will.
     """
 
     auxiliary_sums: ClassVar[tuple[str, ...]] = ()
-    told_sums: ClassVar[tuple[str, ...]] = ()
+    assigned_sums: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def update_server_state(self, totals: State, sites: int) -> State:

@@ -60,7 +60,7 @@ class Drfa(MeanRule, SamplesClients, AsksClientTerms, UsesAuxiliarySums, ProbesL
         reads_sum=True,
     )
     auxiliary_sums = (SNAPSHOT, DRAWN, WEIGHT)
-    told_sums = (WEIGHT,)
+    assigned_sums = (WEIGHT,)
 
     class Settings(NormClipSettings):
         m: Annotated[int, Field(ge=1)] | None = None

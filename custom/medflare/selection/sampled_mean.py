@@ -64,7 +64,7 @@ class SampledMean(
     factors; "product_restart" with their products, unbiased for these, which needs each update.
     """
 
-    auxiliary_sums = told_sums = (WEIGHT,)
+    auxiliary_sums = assigned_sums = (WEIGHT,)
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)

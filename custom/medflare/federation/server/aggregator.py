@@ -74,7 +74,7 @@ class ValidatingAggregator(FLComponent):
     def limits_of(self, max_ratio: float | None) -> UpdateLimits:
         """Return the limits of this rule's updates; max_ratio: of norms to the median, None for no limit."""
         summing = self.rule.capability(UsesAuxiliarySums)
-        return UpdateLimits(max_ratio, summing.told_sums if summing else ())
+        return UpdateLimits(max_ratio, summing.assigned_sums if summing else ())
 
     def bind(self, score: Score) -> None:
         """Give a rule that scores candidates the function that does it."""

@@ -106,14 +106,14 @@ class UpdateLimits:
     stay in the totals; so sums are held against the other sites' as changes are.
 
     Args:
-        told: names of sums that hold what the server told each site, which are held against nothing.
+        assigned: names of sums that hold what the server assigned to each site, which are held against nothing.
 
     Attributes:
         change, sums: the limit of each part.
     """
 
-    def __init__(self, max_ratio: float | None = 100.0, told: Collection[str] = ()) -> None:
-        self.told = frozenset(told)
+    def __init__(self, max_ratio: float | None = 100.0, assigned: Collection[str] = ()) -> None:
+        self.assigned = frozenset(assigned)
         self.change = NormLimit(max_ratio=max_ratio)
         self.sums = NormLimit(what="sums", max_ratio=max_ratio, keeps_largest=True)
         self._parts = (self.change, self.sums)
@@ -125,7 +125,7 @@ class UpdateLimits:
 
     def problem(self, site: str, update: Update, examples: int) -> str | None:
         """Return why an update can be used in no case. examples: with which the site counts in the run."""
-        sums = {name: value for name, value in update.sums.items() if name not in self.told}
+        sums = {name: value for name, value in update.sums.items() if name not in self.assigned}
         return self.change.problem(site, update.delta) or self.sums.problem(site, sums, examples)
 
     def is_unusual(self, site: str) -> bool:
