@@ -89,7 +89,7 @@ class UsesAuxiliarySums(ABC):
 
     Attributes:
         auxiliary_sums: prefixes of their names; further sums belong to the method and pass through.
-        assigned_sums: names of those that hold what the server assigned to each site, which may differ at will.
+        assigned_sums: names of those that the server assigned to each site, which may differ at will.
     """
 
     auxiliary_sums: ClassVar[tuple[str, ...]] = ()

@@ -106,7 +106,7 @@ class UpdateLimits:
     stay in the totals; so sums are held against the other sites' as changes are.
 
     Args:
-        assigned: names of sums that hold what the server assigned to each site, which are held against nothing.
+        assigned: names of sums that the server assigned to each site, which are held against nothing.
 
     Attributes:
         change, sums: the limit of each part.
