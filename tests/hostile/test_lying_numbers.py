@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 import torch
 from fed_harness import Federation, completed, failed, final
-from fed_learner import ADAPTER
 from fed_quadratic import QuadraticLearner
 from fed_visits import COUNTS, VisitLearner
 from lying_site import Lie, lying
 
 from medflare.aggregation.influence import Influence
 from medflare.core.run_record import RunRecord
+from medflare.core.tensor_names import SUM_PREFIX
 from medflare.core.update import Update
+from medflare.core.visit_sums import EXAMPLES, SLOPES
 from medflare.federation.server.controller import TemporalRoundsController
 from medflare.learners.fedtar.federated_em import N
 from medflare.learners.fedtar.mixture import MixtureSettings
 
-CONTROL = f"control.{ADAPTER}"
 MIXTURE = MixtureSettings(components=2, iterations=3, least_patients=2)
 
 
@@ -38,7 +38,7 @@ def summing(name: str, value: float) -> Lie:
 
     def lie(reply: dict[str, Any], tensors: dict[str, Any]) -> None:
         for key, tensor in tensors.items():
-            if key.startswith("sum:") and name in key:
+            if key.startswith(SUM_PREFIX) and name in key:
                 tensors[key] = torch.full_like(tensor, value)
 
     return lie
@@ -131,9 +131,7 @@ def test_an_enormous_control_variate_costs_its_site_the_round(federation: Any, v
     assert all(bool(value.isfinite().all()) and value.abs().max() < 100 for value in final(run).values())
 
 
-def temporal(
-    federation: Any, lies: dict[str, Lie], times: int | None = None, **controller: Any
-) -> Federation:
+def temporal(federation: Any, lies: dict[str, Lie], **controller: Any) -> Federation:
     run: Federation = federation(
         learner=VisitLearner,
         settings={"counts": COUNTS},
@@ -146,10 +144,11 @@ def temporal(
 
 
 def test_a_claim_of_a_billion_validation_examples_does_not_choose_the_step_sizes(federation: Any) -> None:
+    """Its slopes are within the bound of one example, so that nothing but their number is wrong."""
+
     def claim(reply: dict[str, Any], tensors: dict[str, Any]) -> None:
-        for key, tensor in tensors.items():
-            if key.endswith(("slopes", "slope_examples")):
-                tensors[key] = torch.full_like(tensor, 1e9)
+        for name in (SLOPES, EXAMPLES):
+            tensors[SUM_PREFIX + name] = torch.full_like(tensors[SUM_PREFIX + name], 1e9)
 
     record = completed(temporal(federation, {"fit": claim}))
     for entry in record.rounds:
