@@ -235,6 +235,16 @@ def test_merged_factors_that_do_not_fit_are_refused(runs: dict[str, Run], change
         run.learners["site-1"].load_shared({**run.state, **change(name, run.state[name])})
 
 
+@pytest.mark.parametrize("rank", [0, 5_000])
+def test_a_server_cannot_fill_a_sites_memory_with_one_long_factor(runs: dict[str, Run], rank: int) -> None:
+    run = runs["stack"]
+    a = next(n for n in run.state if n.startswith("merged.") and n.endswith(A))
+    b = a.removesuffix(A) + B
+    long = {a: torch.ones(rank, run.state[a].shape[1]), b: torch.ones(run.state[b].shape[0], rank)}
+    with pytest.raises(UpdateError, match=f"has rank {rank}, expected 1 to"):
+        run.learners["site-1"].load_shared({**run.state, **long})
+
+
 # ---- what is written --------------------------------------------------------------------------------------
 
 

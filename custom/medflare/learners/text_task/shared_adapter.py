@@ -82,13 +82,30 @@ class SharedAdapter:
         self.use()
 
     def _merged_spec(self, merged: State) -> SharedSpec:
-        """Return the spec of merged factors: every pair of the adapter, each of whatever rank its A has."""
+        """Return the spec of merged factors: every pair of the adapter, each of the rank that its A has.
+
+        The rules that merge never go past the rank of a layer's weights, and an adapter takes the largest rank
+        for all layers: one long factor must not fill the site's memory.
+
+        Raises:
+            UpdateError: no product of that rank exists in a layer.
+        """
         spec: SharedSpec = {}
         for name, (shape, dtype) in self.spec.items():
-            factor = name.replace(ADAPTER_PREFIX, MERGED_PREFIX, 1)
-            first = merged.get(factor.removesuffix(B).removesuffix(A) + A)
+            if not name.endswith(A):
+                continue
+            pair = name.removesuffix(A)
+            inputs, outputs = shape[1], self.spec[pair + B][0][0]
+            pair = pair.replace(ADAPTER_PREFIX, MERGED_PREFIX, 1)
+            first = merged.get(pair + A)
             rank = shape[0] if first is None or first.ndim != 2 else first.shape[0]
-            spec[factor] = ((rank, shape[1]) if factor.endswith(A) else (shape[0], rank), dtype)
+            most = min(inputs, outputs)
+            if not 1 <= rank <= most:
+                raise UpdateError(
+                    f"site '{self.site}': the server's state: '{pair + A}' has rank {rank}, expected 1 to "
+                    f"{most}, the largest that its layer has. Ask the server's administrator what made it."
+                )
+            spec |= {pair + A: ((rank, inputs), dtype), pair + B: ((outputs, rank), dtype)}
         return spec
 
     def use(self, train: bool = False) -> None:
