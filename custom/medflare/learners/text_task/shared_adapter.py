@@ -84,8 +84,8 @@ class SharedAdapter:
     def _merged_spec(self, merged: State) -> SharedSpec:
         """Return the spec of merged factors: every pair of the adapter, each of the rank that its A has.
 
-        Rules that merge never go past the rank of a layer's weights. An adapter takes the largest rank for all
-        layers, so one long factor could fill the site's memory.
+        Rules that merge never go past the rank of a layer's weights. An adapter takes the largest rank for
+        all layers, so one long factor could fill the site's memory.
 
         Raises:
             UpdateError: no product of that rank exists in a layer.
