@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from medflare.core.errors import ConfigError
 from medflare.core.timing import Timing
 from medflare.selection.sampling import Sample
-from medflare.selection.selectors import ProbabilitySelector, Selector, SiteStatistics
+from medflare.selection.selectors import ProbabilitySelector, Selector, SiteStatistics, require_sites
 
 
 @dataclass
@@ -68,11 +67,8 @@ class FedCSSelector(Selector):
         random: np.random.Generator,
         min_clients: int = 1,
     ) -> Sample:
+        require_sites(shares, min_clients)
         times = {site: self._parts(site, shares, known) for site in shares}
-        if len(times) < min_clients:
-            raise ConfigError(
-                f"client selection: {len(times)} sites have data, and {min_clients} must train."
-            )
         ends = self._ends(times)
         fitting = [site for site, end in ends.items() if end <= self.deadline]
         chosen = list(ends)[: max(len(fitting), min_clients, 1)]

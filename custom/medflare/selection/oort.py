@@ -18,11 +18,10 @@ import numpy as np
 from pydantic import Field
 
 from medflare.aggregation.base import RuleFacts
-from medflare.core.errors import ConfigError
 from medflare.selection.latency import Latencies
 from medflare.selection.loss_mean import LossSelectedMean, LossSettings
 from medflare.selection.sampling import Sample
-from medflare.selection.selectors import Selector, SiteStatistics
+from medflare.selection.selectors import Selector, SiteStatistics, require_sites
 
 EXPLORING, DECAY, LEAST_EXPLORING = 0.9, 0.98, 0.2
 """Share of sites never tried: in the first round, its factor from round to round, and its floor."""
@@ -54,10 +53,7 @@ class OortSelector(Selector):
         random: np.random.Generator,
         min_clients: int = 1,
     ) -> Sample:
-        if len(shares) < min_clients:
-            raise ConfigError(
-                f"client selection: {len(shares)} sites have data, and {min_clients} must train."
-            )
+        require_sites(shares, min_clients)
         wanted = min(max(self.clients, min_clients), len(shares))
         tried = [site for site in sorted(shares) if site in known.losses]
         new = [site for site in sorted(shares) if site not in known.losses]

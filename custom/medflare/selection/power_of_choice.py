@@ -17,12 +17,11 @@ import numpy as np
 from pydantic import Field
 
 from medflare.aggregation.base import RuleFacts
-from medflare.core.errors import ConfigError
 from medflare.selection.latency import Latencies
 from medflare.selection.loss_mean import LossSelectedMean, LossSettings
 from medflare.selection.sampled_mean import MAX_SAMPLES
 from medflare.selection.sampling import Sample
-from medflare.selection.selectors import Selector, SiteStatistics
+from medflare.selection.selectors import Selector, SiteStatistics, require_sites
 
 
 @dataclass
@@ -47,10 +46,7 @@ class PowerOfChoiceSelector(Selector):
         random: np.random.Generator,
         min_clients: int = 1,
     ) -> Sample:
-        if len(shares) < min_clients:
-            raise ConfigError(
-                f"client selection: {len(shares)} sites have data, and {min_clients} must train."
-            )
+        require_sites(shares, min_clients)
         sites = sorted(shares)
         wanted = min(max(self.clients, min_clients), len(sites))
         odds = np.array([shares[site] for site in sites])

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from medflare.core.errors import ConfigError
 from medflare.core.sketch import Sketch
 from medflare.knowledge.divergence import distance_matrix
 from medflare.knowledge.private_intersection import exact_distances
@@ -82,6 +83,14 @@ class Selector(ABC):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - most selectors keep nothing
         """Restore what `state_dict` returned."""
+
+
+def require_sites(shares: Mapping[str, float], min_clients: int) -> None:
+    """Raise ConfigError where fewer sites have data than must train."""
+    if len(shares) < min_clients:
+        raise ConfigError(
+            f"client selection: {len(shares)} sites have data, and {min_clients} must train; start more."
+        )
 
 
 @dataclass
