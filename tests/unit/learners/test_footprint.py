@@ -13,6 +13,7 @@ from fedtar_sites import site as visits_site
 from fedtar_sites import write_visits
 
 from medflare.data.settings.site import SiteConfig
+from medflare.learners.extraction.settings import ExtractionSettings
 from medflare.learners.footprint import Footprint, footprint
 from medflare.learners.registry import METHODS, build_learner
 from medflare.models.backbone import load_backbone
@@ -27,6 +28,9 @@ SITE = SiteConfig.model_validate(
 LORA = {"lora": {"rank": 4, "lora_alpha": 8, "targets": ["q_proj", "v_proj"]}}
 
 
+WITH_FROZEN_DECODER = ("fed_medlora", "fedmrg", "fedtar", "question_answering", "summarisation")
+
+
 def estimate(method: str, **settings: Any) -> Footprint:
     result = footprint(method, settings, SITE)
     assert result is not None
@@ -38,7 +42,7 @@ def test_every_method_has_an_estimate_in_all_its_parts(method: str) -> None:
     result = estimate(method)
     assert result.learning == 2 * result.exchange > 0
     assert result.activations > 0
-    assert (result.frozen > 0) == (method in ("fedmrg", "fed_medlora", "fedtar"))
+    assert (result.frozen > 0) == (method in WITH_FROZEN_DECODER)
     parts = result.frozen + result.learning + result.exchange + result.activations + result.runtime
     assert result.total == parts
 
@@ -103,7 +107,7 @@ def test_no_weight_is_loaded_and_no_memory_taken_for_a_model_of_seven_billion(tm
 
 
 def test_a_packed_model_of_eight_billion_is_estimated_above_what_a_gpu_took(tmp_path: Path) -> None:
-    """docs/how-to/preflight.md: 11.8 GB on the card, of which weights 5.70; an H200 took 9.63 and 5.70."""
+    """docs/how-to/preflight.md: 10.5 GB on the card, of which weights 5.70; an H200 took 9.63 and 5.70."""
     from transformers import LlamaConfig
 
     sizes = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 128256}
@@ -115,7 +119,23 @@ def test_a_packed_model_of_eight_billion_is_estimated_above_what_a_gpu_took(tmp_
     result = footprint("fed_medlora", {"preset": "paper", "max_tokens": 800}, site)
     assert result is not None
     assert result.frozen == pytest.approx(5.70e9, rel=0.002)
-    assert result.total - result.runtime - result.exchange == pytest.approx(11.8e9, rel=0.01)
+    assert result.total - result.runtime - result.exchange == pytest.approx(10.5e9, rel=0.01)
+
+
+@pytest.mark.parametrize("method", ["fed_medlora", "question_answering", "summarisation"])
+def test_every_text_task_has_an_estimate_that_grows_with_its_batch(method: str) -> None:
+    small, large = (estimate(method, optimiser={"batch": batch}) for batch in (1, 4))
+    assert small.frozen == large.frozen > 0
+    assert 2 * small.activations < large.activations
+
+
+def test_logits_are_counted_of_answers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    letters = estimate("question_answering", scoring="letters").activations
+    options = estimate("question_answering", scoring="options").activations
+    assert letters < options
+    answers = estimate("fed_medlora").activations
+    monkeypatch.delattr(ExtractionSettings, "most_answer_tokens")
+    assert answers < estimate("fed_medlora").activations
 
 
 def test_virtual_tokens_have_no_estimate() -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 from pydantic import Field
@@ -33,6 +34,10 @@ class ExtractionSettings(TextTaskSettings):
     eval_limit: int = Field(
         4, ge=0, description="validation notes extracted after a round; 0 for the loss alone"
     )
+
+    def most_answer_tokens(self, tokens: int) -> int:
+        """Return two thirds: a prompt holds the text of a window, an answer at most twice that."""
+        return math.ceil(tokens * 2 / 3)
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -76,5 +81,5 @@ METHOD = Method(
     ),
     build="medflare.learners.extraction.learner:build",
     result_file="extraction.json",
-    footprint="medflare.learners.extraction.footprint:training_step",
+    footprint="medflare.learners.text_task.footprint:training_step",
 )

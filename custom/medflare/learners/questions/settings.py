@@ -21,6 +21,10 @@ from medflare.learners.text_task.settings import (
 )
 
 
+LETTER = 4
+"""Tokens that a letter and the end mark take at the most."""
+
+
 class QuestionSettings(TextTaskSettings):
     """Everything of question answering that a job can choose; E = 1 pass a round (DD-10)."""
 
@@ -38,6 +42,10 @@ class QuestionSettings(TextTaskSettings):
     eval_limit: int | None = Field(
         default=None, ge=0, description="validation questions asked after a round; 0 for the loss alone"
     )
+
+    def most_answer_tokens(self, tokens: int) -> int:
+        """Return those of a letter and its end mark, or of an option, which may be any text."""
+        return LETTER if self.scoring == "letters" else tokens
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -63,4 +71,5 @@ METHOD = Method(
     ),
     build="medflare.learners.questions.learner:build",
     result_file="question_answering.json",
+    footprint="medflare.learners.text_task.footprint:training_step",
 )

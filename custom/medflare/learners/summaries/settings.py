@@ -53,4 +53,5 @@ METHOD = Method(
     ),
     build="medflare.learners.summaries.learner:build",
     result_file="summarisation.json",
+    footprint="medflare.learners.text_task.footprint:training_step",
 )

@@ -167,6 +167,10 @@ class TextTaskSettings(RecordsSettings):
         """`sharing`, where the adapter is LoRA."""
         return self.sharing if self.peft_method == "lora" else "none"
 
+    def most_answer_tokens(self, tokens: int) -> int:
+        """Return how many of a row's `tokens` can be its answer, of which alone logits are made."""
+        return tokens
+
     @property
     def sends_sums(self) -> dict[str, str]:
         """Settings by which updates carry declared sums -> what would send none."""

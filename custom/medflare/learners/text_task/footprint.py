@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory estimate: one training step of Fed-MedLoRA on the meta device (learners/footprint.py)."""
+"""Memory estimate: one training step of a text task on the meta device (learners/footprint.py)."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ def training_step(settings: Any, folder: Path | None, precision: str) -> Trainin
         decoder.train()
     positions = int(getattr(decoder.config, "max_position_embeddings", None) or settings.max_tokens)
     batch, tokens = settings.optimiser.batch, min(settings.max_tokens, positions)
+    scored = settings.most_answer_tokens(tokens)
 
     def forward() -> Any:
         ids = torch.zeros(batch, tokens, dtype=torch.long)
         mask = float_mask(batch, tokens, decoder.dtype)
-        out = decoder(input_ids=ids, attention_mask=mask, use_cache=False)
+        out = decoder(input_ids=ids, attention_mask=mask, use_cache=False, logits_to_keep=scored)
         return log_likelihood(out.logits)
 
     return TrainingStep((decoder,), forward, precision)
