@@ -110,7 +110,7 @@ def test_nvflare_is_imported_in_three_rooms_only() -> None:
 
 PROBES = {
     "models": "attributes of networks, configurations and modules of transformers, PEFT and torch",
-    "learners/extraction/footprint.py": "a decoder's configuration in transformers",
+    "learners/text_task/footprint.py": "a decoder's configuration in transformers",
     "learners/fedtar/site_setup.py": "a decoder's configuration in transformers",
     "data/images.py": "optional elements of a DICOM file in pydicom",
     "reporting/galleries/pictures.py": "an exception of Pillow or of this package",

@@ -20,7 +20,6 @@ from medflare.learners.text_task.settings import (
     text_task_facts,
 )
 
-
 LETTER = 4
 """Tokens that a letter and the end mark take at the most."""
 
