@@ -135,6 +135,16 @@ def test_a_batch_is_no_negative_of_itself_in_the_local_queue(make: Any) -> None:
     assert seen == [0, 0, 8, 8]
 
 
+def test_long_rows_of_another_site_weigh_no_more_than_its_others(make: Any) -> None:
+    learner = make(bank="raw", bank_rows=4)
+    sums = learner.fit(PLAN).sums
+    lying = {ROWS: torch.roll(1_000 * sums[ROWS], 1, 0)}
+    learner.bank.receive(RoundPlan(round=1, rounds=4, hints=PLAN.hints, totals=lying))
+    rows = learner.bank.rows()
+    assert len(rows) == 4
+    assert torch.allclose(rows.norm(dim=1), torch.ones(4), atol=1e-5)
+
+
 def test_a_rejected_contribution_is_not_taken_out_of_the_totals(make: Any) -> None:
     learner = make(bank="prototypes", k_min=2)
     sums = learner.fit(PLAN).sums
