@@ -61,7 +61,7 @@ class MemoryBank:
             rows = plan.totals[ROWS].float()
             others = [i for i in range(len(rows)) if i != plan.hints.site_index]
             flat = rows[others].flatten(0, 1)
-            # Unit rows again: a site that sends long ones would decide what everybody's images move away from.
+            # Unit rows again: whoever sends long ones would decide what everybody's images move away from.
             self._rows = F.normalize(flat[flat.norm(dim=1) > 0.5], dim=1)
 
     def rows(self) -> Tensor:
