@@ -24,6 +24,7 @@ from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
 from medflare.core.run_record import RunRecord, read_record
 from medflare.deployment import hardening
+from medflare.recipes.admin_session import wait_for_uploads
 from medflare.wire.durable import read_json, write_json
 
 REPOSITORY = Path(__file__).parents[2]
@@ -193,6 +194,7 @@ class Federation:
     def session(self, user: str = ADMIN, timeout: float = 30.0) -> Iterator[Session]:
         """The user's open session of the Python API; `end` closes it, else Python would not exit."""
         if user not in self.sessions or self.sessions[user].api.closed:
+            wait_for_uploads()
             with contextlib.redirect_stdout(io.StringIO()):
                 self.sessions[user] = new_secure_session(user, str(self.kits / user), timeout=timeout)
             self.sessions[user].set_timeout(timeout)

@@ -8,7 +8,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from medflare.core.errors import ConfigError, DataError, RunError
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from nvflare.fuel.flare_api.flare_api import Session
 
 SECONDS = 30.0
+"""For an answer of a busy server, or for a megabyte of a job to arrive; by itself FLARE waits five."""
 WATCH_SECONDS = 5.0
 """Between two looks at a job."""
 ABORTED = "FINISHED:ABORTED"
@@ -46,8 +49,9 @@ def admin_session(kit: Path) -> Iterator[Session]:
         ) from None
     try:
         with redirect_stdout(sys.stderr):  # FLARE prints how it logs in
+            wait_for_uploads()
             session = new_secure_session(user, str(kit), timeout=SECONDS)
-            session.set_timeout(SECONDS)  # of a command; by itself FLARE waits 5 s for a busy job
+            session.set_timeout(SECONDS)
     except Exception as error:  # FLARE raises what it likes where a server is down
         raise RunError(
             f"no session as {user} ({type(error).__name__}: {error}). Is the server running, and can this "
@@ -58,6 +62,17 @@ def admin_session(kit: Path) -> Iterator[Session]:
             yield session
     finally:
         session.close()
+
+
+def wait_for_uploads() -> None:
+    """Give each megabyte of a job that an admin of this process submits `SECONDS`, not five seconds.
+
+    FLARE has no setting for it, and a job of which a part comes too late is lost.
+    """
+    from nvflare.app_common.streamers.file_streamer import FileStreamer
+    from nvflare.fuel.hci.client import api
+
+    api.FileStreamer = SimpleNamespace(stream_file=partial(FileStreamer.stream_file, chunk_timeout=SECONDS))
 
 
 def resume_job(kit: Path, run: str) -> str:
