@@ -21,7 +21,7 @@ from medflare.learners.text_task.settings import (
 )
 
 LETTER = 4
-"""Tokens that are counted for a letter and the end mark, which are two or three of most tokenizers."""
+"""Tokens allowed for a letter and the end mark."""
 
 
 class QuestionSettings(TextTaskSettings):
