@@ -11,8 +11,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from medflare.core.conditions import CONDITIONS, Code
 from medflare.models.embedded import decoder_folder
+from medflare.models.encoders import VisualEncoder
 from medflare.models.frozen_weights import shapes_of
+from medflare.models.report_generator import ModelSettings
 
 TEMPLATE_TOKENS = 64
 """Instruction and frame of a prompt, rounded up."""
@@ -38,6 +41,36 @@ def meta_decoder(folder: Path | None, embedded: Literal["decoder", "notes_decode
     model = shapes_of(folder or decoder_folder(embedded), precision)
     model.requires_grad_(False)
     return model
+
+
+class AroundDecoder(nn.Module):
+    """Parts of a report generator around its frozen language model, on the meta device.
+
+    Attributes:
+        encoder, projection, head, prompts: as of `models.report_generator.ReportGenerator`; the head may
+            read `beside` values beside the image's.
+    """
+
+    def __init__(self, shape: ModelSettings, hidden: int, beside: int = 0) -> None:
+        super().__init__()
+        self.shape, self.hidden, self.beside = shape, hidden, beside
+        self.encoder = VisualEncoder(shape.encoder.model_copy(update={"weights": "none"}))
+        self.projection = nn.Sequential(nn.Linear(self.encoder.width, hidden))
+        if shape.projection_norm:
+            self.projection.append(nn.LayerNorm(hidden))
+        self.head = nn.Linear(self.encoder.width + beside, len(CONDITIONS) * len(Code))
+        self.prompts = nn.Parameter(torch.zeros(len(Code), hidden))
+
+    def loss(self, decoder: Any, images: int, views: int, report_tokens: int) -> Tensor:
+        """Run a batch of images, each in as many views, and decode the report of one view."""
+        size = self.shape.encoder.image_size
+        grid, pooled = self.encoder(torch.zeros(views * images, 1, size, size))
+        visual = self.projection(grid[:images])  # (B, S, hidden)
+        codes = self.head(torch.cat([pooled, torch.zeros(len(pooled), self.beside)], 1))
+        prompts = len(CONDITIONS) if self.shape.prompts else 0
+        rest = TEMPLATE_TOKENS + prompts + report_tokens
+        embedded = torch.zeros(images, rest, self.hidden, requires_grad=True)
+        return decode(decoder, torch.cat([visual, embedded], 1), report_tokens) + codes.sum()
 
 
 def decode(decoder: Any, inputs: Tensor, scored: int) -> Tensor:

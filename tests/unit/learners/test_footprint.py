@@ -28,7 +28,10 @@ SITE = SiteConfig.model_validate(
 LORA = {"lora": {"rank": 4, "lora_alpha": 8, "targets": ["q_proj", "v_proj"]}}
 
 
-WITH_FROZEN_DECODER = ("fed_medlora", "fedmrg", "fedtar", "question_answering", "summarisation")
+WITH_FROZEN_WEIGHTS = (
+    *("fed_medlora", "fedmrg", "fedtar", "question_answering", "summarisation", "promptmrg", "r2gengpt"),
+    "dcl",  # its momentum networks
+)
 
 
 def estimate(method: str, **settings: Any) -> Footprint:
@@ -42,7 +45,7 @@ def test_every_method_has_an_estimate_in_all_its_parts(method: str) -> None:
     result = estimate(method)
     assert result.learning == 2 * result.exchange > 0
     assert result.activations > 0
-    assert (result.frozen > 0) == (method in WITH_FROZEN_DECODER)
+    assert (result.frozen > 0) == (method in WITH_FROZEN_WEIGHTS)
     parts = result.frozen + result.learning + result.exchange + result.activations + result.runtime
     assert result.total == parts
 
@@ -56,8 +59,26 @@ def test_learning_weights_of_fedmrg_are_those_that_the_learner_trains(
     learner: Any = build_learner("fedmrg", settings, site, 0)
     shared = sum(v.numel() for v in learner.initial_shared().values())
     private = sum(p.numel() for p in learner.model.adapters.parameters("specialised")) if dual else 0
-    prompts = learner.model.prompts.numel()
-    assert estimate("fedmrg", **settings).learning == 16 * (shared + private - prompts)
+    assert estimate("fedmrg", **settings).learning == 16 * (shared + private)
+
+
+@pytest.mark.parametrize("method", ["dcl", "promptmrg", "r2gen", "r2gengpt", "transformer", "wcl"])
+@pytest.mark.parametrize("rate", [1.0, 0.0])
+def test_learning_weights_of_a_report_generator_are_those_of_its_optimiser(
+    small_hospital: Path, method: str, rate: float
+) -> None:
+    settings = {"optimiser": {"encoder_lr_scale": rate}}
+    site = SITE.model_copy(update={"cohort": (SITE.cohort[0].model_copy(update={"root": small_hospital}),)})
+    learner: Any = build_learner(method, settings, site, 0)
+    learning = sum(p.numel() for p in learner.learning() if p.requires_grad)
+    assert estimate(method, **settings).learning == 16 * learning
+
+
+def test_more_slices_of_a_volume_and_a_former_visit_take_more_memory() -> None:
+    def activations(slices: int, former: bool) -> int:
+        return estimate("ct2replong", model={"encoder": {"slices": slices}}, former=former).activations
+
+    assert activations(4, False) < activations(4, True) < activations(8, True)
 
 
 @pytest.mark.parametrize("changes", [{}, {"personal": False}, {"train_backbone": True}], ids=str)

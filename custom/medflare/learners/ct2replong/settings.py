@@ -57,6 +57,7 @@ METHOD = Method(
         judged=True,
     ),
     build="medflare.learners.ct2replong.learner:build",
+    footprint="medflare.learners.ct2replong.footprint:training_step",
     result_file="ct2replong.json",
     new_model="a new volume encoder and Transformer",
     weights_in_folder=False,

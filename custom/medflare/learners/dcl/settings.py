@@ -72,6 +72,7 @@ METHOD = Method(
         judged=True,
     ),
     build="medflare.learners.dcl.learner:build",
+    footprint="medflare.learners.dcl.footprint:training_step",
     result_file="dcl.json",
     new_model="a new image encoder, graph and text network",
     weights_in_folder=False,

@@ -73,5 +73,6 @@ METHOD = Method(
         judged=True,
     ),
     build="medflare.learners.promptmrg.learner:build",
+    footprint="medflare.learners.promptmrg.footprint:training_step",
     result_file="promptmrg.json",
 )

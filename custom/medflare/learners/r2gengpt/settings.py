@@ -45,5 +45,6 @@ METHOD = Method(
         judged=True,
     ),
     build="medflare.learners.r2gengpt.learner:build",
+    footprint="medflare.learners.r2gengpt.footprint:training_step",
     result_file="r2gengpt.json",
 )
