@@ -20,7 +20,7 @@ from medflare.core.sketch import Sketch
 from medflare.core.timing import Timing
 from medflare.federation.server.client_sampling import probe_losses
 from medflare.federation.server.exchange import Outcome
-from medflare.federation.server.run_recorder import finite
+from medflare.federation.server.run_recorder import plausible_metrics
 from medflare.federation.server.sketch_exchange import Sketches, wants_sketches
 from medflare.federation.server.timing import MeasuredTimings, timing_of, workload
 from medflare.knowledge.minhash import MOST_HASHES, Sketcher
@@ -59,7 +59,7 @@ def test_an_answer_without_seconds_is_all_computing_and_never_takes_none() -> No
 
 @pytest.mark.parametrize("value", [pytest.param(10**400, id="401 digits"), math.inf, "much", None])
 def test_what_is_no_number_a_record_can_hold_is_left_out_of_it(value: Any) -> None:
-    assert finite({"loss": value, "f1": 0.5}, "val") == {"val_f1": 0.5}
+    assert plausible_metrics({"loss": value, "f1": 0.5}, "val") == {"val_f1": 0.5}
     assert math.isnan(probe_losses(Outcome(facts={"a": {"metrics": {"loss": 10**400}}}))["a"])
 
 

@@ -11,7 +11,7 @@ from medflare.core.run_record import RoundRecord, Traffic
 from medflare.core.tensors import State
 from medflare.federation.server.quorum import Quorum
 from medflare.federation.server.run import RoundState, Run
-from medflare.federation.server.run_recorder import add_traffic, finite, weighted_means
+from medflare.federation.server.run_recorder import add_traffic, plausible_metrics, weighted_means
 from medflare.protections.base import UpcomingRound
 from medflare.protocol.messages import FIT, Reply, work_digest
 from medflare.protocol.outcome import Outcome, TooFewError
@@ -133,7 +133,7 @@ def validate_update(run: Run, site: str, reply: Reply) -> str | None:
         **run.schedule.place(reply.round),
         site=site,
         verdict=reason or "accepted",
-        loss=finite(reply.facts.get("metrics", {})).get("loss"),
+        loss=plausible_metrics(reply.facts.get("metrics", {})).get("loss"),
         bytes_sent=byte_count(reply.tensors),
         seconds=reply.facts.get("seconds"),
     )
@@ -180,7 +180,7 @@ def record_fit(run: Run, entry: RoundRecord, outcome: Outcome) -> None:
         entry.absent.pop(site, None)
     add_traffic(entry, outcome.traffic)
     for site, facts in sorted(outcome.facts.items()):
-        entry.metrics[site] = finite(run.schedule.measured(facts["metrics"]), "train")
+        entry.metrics[site] = plausible_metrics(run.schedule.measured(facts["metrics"]), "train")
         run.progress.curves(entry.round, site, entry.metrics[site])
     entry.mean = weighted_means(entry.metrics, entry.accepted)
     for site, reason in run.aggregator.refused.items():

@@ -27,7 +27,7 @@ from medflare.federation.server.lost_rounds import (
 from medflare.federation.server.quorum import ANY
 from medflare.federation.server.resume import capture
 from medflare.federation.server.run import RoundState, Run
-from medflare.federation.server.run_recorder import add_traffic, finite, weighted_means
+from medflare.federation.server.run_recorder import add_traffic, plausible_metrics, weighted_means
 from medflare.federation.server.summed_evaluation import validate_in_sum
 from medflare.protocol.messages import EVALUATE
 from medflare.protocol.outcome import Outcome, TooFewError
@@ -213,7 +213,9 @@ def evaluate(run: Run, entry: RoundRecord) -> None:
 def record_evaluation(run: Run, entry: RoundRecord, outcome: Outcome, split: str) -> None:
     """Write an evaluation into a round's record; means only over a full set of sites."""
     add_traffic(entry, outcome.traffic)
-    measured = {site: finite(facts["metrics"], split) for site, facts in sorted(outcome.facts.items())}
+    measured = {
+        site: plausible_metrics(facts["metrics"], split) for site, facts in sorted(outcome.facts.items())
+    }
     for site, values in measured.items():
         entry.metrics.setdefault(site, {}).update(values)
         run.progress.curves(entry.round, site, values)

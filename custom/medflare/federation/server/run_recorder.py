@@ -32,7 +32,7 @@ def versions() -> dict[str, str]:
     return versions
 
 
-def finite(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+def plausible_metrics(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     """Return the numbers among metrics that somebody can have measured, named `<prefix>_<name>`.
 
     JSON has no word for what is not finite. A loss below 0 is none: each is a cross entropy or a squared

@@ -9,7 +9,7 @@ from medflare.core.tensors import State
 from medflare.federation.server.channel import accept_any
 from medflare.federation.server.quorum import ANY
 from medflare.federation.server.run import Run
-from medflare.federation.server.run_recorder import add_traffic, finite
+from medflare.federation.server.run_recorder import add_traffic, plausible_metrics
 from medflare.federation.server.scorer import CrossScorer, Scorer, server_worker_config
 from medflare.protocol.messages import EVALUATE
 
@@ -47,6 +47,6 @@ def _cross_scorer(run: Run) -> CrossScorer:
         outcome = run.channel.broadcast(EVALUATE, accept_any, sites, plan, candidate, options, quorum=ANY)
         if run.recorder.record.rounds:
             add_traffic(run.recorder.record.rounds[-1], outcome.traffic)
-        return {site: finite(facts["metrics"]) for site, facts in sorted(outcome.facts.items())}
+        return {site: plausible_metrics(facts["metrics"]) for site, facts in sorted(outcome.facts.items())}
 
     return CrossScorer(measure, run.measured_weights("val"), run.progress.event)

@@ -18,7 +18,7 @@ from medflare.core.summed_metrics import (
     read_totals,
 )
 from medflare.federation.server.run import Run
-from medflare.federation.server.run_recorder import add_traffic, finite
+from medflare.federation.server.run_recorder import add_traffic, plausible_metrics
 from medflare.federation.server.sum_exchange import SumExchange, declared_sums, exchange_sums
 from medflare.protocol.messages import EVALUATE, FINISH
 from medflare.protocol.outcome import Outcome
@@ -52,7 +52,7 @@ def validate_in_sum(run: Run, entry: RoundRecord, plan: RoundPlan, sites: list[s
         entry.protection[VALIDATION] = {"failed": str(error)}
         run.progress.event(f"{VALIDATION} failed", round=entry.round, reason=str(error))
         return
-    means = finite(measured.means, VALIDATION)
+    means = plausible_metrics(measured.means, VALIDATION)
     entry.mean |= means
     entry.protection[VALIDATION] = {"examples": measured.examples, "sites": measured.sites}
     run.progress.event(VALIDATION, round=entry.round, site=ALL_SITES, **means)
@@ -92,7 +92,7 @@ def finish_in_sum(run: Run, plan: RoundPlan, sites: list[str]) -> Outcome:
             studies=of_adapter.examples,
             metrics={
                 name: Estimate(value=value, low=None, high=None)
-                for name, value in finite(of_adapter.means).items()
+                for name, value in plausible_metrics(of_adapter.means).items()
             },
             sites=tested,
             predictions=None,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from medflare.core.errors import RunError
 from medflare.core.tensors import SharedSpec, State, add_sums
-from medflare.learners.fedtar.mixture import Mixture, MixtureSettings, spread_out
+from medflare.learners.fedtar.mixture import HIGHEST_ENTRY, Mixture, MixtureSettings, spread_out
 from medflare.learners.fedtar.patient_floors import (
     effective_number,
     merge_concentrated,
@@ -28,8 +28,8 @@ PATIENTS = f"{PROFILES}patients"
 N, F, Q, LIKELIHOOD = (f"{STATISTICS}{part}" for part in ("n", "f", "q", "likelihood"))
 EMPTY = 1e-9
 """Patients Σ q up to which a component is nobody's."""
-MOST_MOMENT, MOST_EXPECTED = 1.3, 10.0
-"""Largest entry of a profile (`profile.Profiles`), and of what a component may expect of one not known."""
+MOST_EXPECTED = 10.0
+"""Largest entry that a component may expect of a profile where it is not known."""
 LEAST_LOG = -1e3
 """A patient's log-likelihood counts for no less: the sum keeps a bound, and it only decides when to stop."""
 
@@ -118,7 +118,7 @@ def impossible(sums: Mapping[str, Tensor], patients: int) -> str:
     slack = 1e-3 * (1 + patients)  # masked sums come back rounded
     if PATIENTS in sums:
         count, first, second = (sums[name] for name in (OBSERVED, FIRST, SECOND))
-        total, most, beside = sums[PATIENTS], MOST_MOMENT, bool((count > sums[PATIENTS] + slack).any())
+        total, most, beside = sums[PATIENTS], HIGHEST_ENTRY, bool((count > sums[PATIENTS] + slack).any())
     else:
         count, first, second = sums[N][:, None], sums[F], sums[Q]
         total, most, reach = sums[N].sum(), MOST_EXPECTED, -LEAST_LOG * (patients + 1)

@@ -22,6 +22,8 @@ from medflare.core.tensors import SharedSpec, State, check_state
 
 MOST_ITERATIONS = 200
 """Of federated EM, and so the most sums of profiles that a site answers in one job."""
+HIGHEST_ENTRY = 1.3
+"""Of a profile: an age of 130 years in centuries (`profile.ProfileSettings`)."""
 DRAWS = 4096
 """From a mixture, to see what q_p says of an entry."""
 LEAST_SPREAD = 1e-5
@@ -148,7 +150,8 @@ def mixture_spec(components: int, entries: int) -> SharedSpec:
 def spread_out(centre: Tensor, variance: Tensor, components: int, seed: int) -> Tensor:
     """Return (K, D) points of a seeded low-discrepancy set.
 
-    They lie in the range that a uniform distribution of this mean and variance would have, within [0, 1.3].
+    They lie in the range that a uniform distribution of this mean and variance would have, from 0 to
+    HIGHEST_ENTRY at most.
 
     Args:
         centre, variance: (D,).
@@ -157,7 +160,7 @@ def spread_out(centre: Tensor, variance: Tensor, components: int, seed: int) -> 
 
     points = torch.from_numpy(qmc.Halton(d=len(centre), scramble=True, rng=seed).random(components))
     half = (3 * variance).sqrt()
-    low, high = (centre - half).clamp(min=0.0), (centre + half).clamp(max=1.3)
+    low, high = (centre - half).clamp(min=0.0), (centre + half).clamp(max=HIGHEST_ENTRY)
     return low + (high - low).clamp(min=0.0) * points
 
 

@@ -24,8 +24,9 @@ from torch import Tensor
 from medflare.core.config import Settings
 from medflare.core.errors import ConfigError, DataError
 from medflare.data.records import Study
+from medflare.learners.fedtar.mixture import HIGHEST_ENTRY
 
-OLDEST = 130.0
+OLDEST = 100 * HIGHEST_ENTRY
 SEXES = {"F": 0.0, "M": 1.0}
 KEY_BYTES = 32
 
@@ -51,7 +52,7 @@ class ProfileSettings(Settings):
 
 @dataclass(frozen=True, slots=True)
 class Profiles:
-    """The patients of a site. patients: ids; values: (P, D) float64 in [0, 1.3] or NaN, a row each."""
+    """The patients of a site. patients: ids; values: (P, D) up to HIGHEST_ENTRY or NaN, a row each."""
 
     patients: tuple[str, ...]
     values: Tensor
