@@ -84,7 +84,7 @@ def cohort(folder: Path, tasks: str) -> CohortConfig:
 
 
 def prepare_adapter(learner: ExtractionLearner, given: argparse.Namespace) -> None:
-    """Load the adapter, of a comparison's unit too, or train it and write it."""
+    """Load the adapter, of a run's `result/adapter` too, or train it and write it."""
     file = given.adapter / SHARED
     adapters = learner.model.adapters
     if file.is_file():

@@ -30,6 +30,7 @@ from method_comparison.comparison_table import Run
 from method_comparison.result import Measured
 from method_comparison.tasks.base import Column, ComparisonTask, Unit
 from method_comparison.tasks.extraction_training import make_plans
+from method_comparison.tasks.kept_run import keep_run
 from method_comparison.tasks.needed import NotHereError, added_model, public_data
 from method_comparison.tasks.note_counts import scores_by_note, was_tested, write_documents
 
@@ -39,8 +40,6 @@ ALL = "all_notes"
 FEW = "few_notes"
 ENTITIES = "entities"
 """Partitions: all notes with both tasks, few notes with both, and all notes with entities alone."""
-ADAPTER = "adapter_model.safetensors"
-"""In a unit's folder: what was trained, for `benchmarks/generation.py --adapter`."""
 RATE = 5e-4
 """Of rows that name none. It is no part of their results' settings, so it stays what it was for the first."""
 METRICS = {
@@ -247,9 +246,10 @@ def _learner(unit: Unit[RealNotes, NotesMethod], site: SiteConfig) -> Any:
 
 
 def train_sites(unit: Unit[RealNotes, NotesMethod]) -> tuple[Any, list[tuple[float, float]], int]:
-    """Return a learner with the final state, the mean training loss by round, and the bytes both ways."""
-    from safetensors.torch import save_file
+    """Return a learner with the final state, the mean training loss by round, and the bytes both ways.
 
+    The unit's folder becomes a run.
+    """
     from medflare.aggregation import make_rule
     from medflare.in_process.loop import federate
 
@@ -272,7 +272,7 @@ def train_sites(unit: Unit[RealNotes, NotesMethod]) -> tuple[Any, list[tuple[flo
 
     plans = make_plans(unit.settings.rounds, own.exchanges, unit.settings.epochs, unit.seed)
     state = federate(learners, rule, rounds, plans.__getitem__, record, judge=judge)
-    save_file({name: value.contiguous() for name, value in state.items()}, unit.folder / ADAPTER)
+    keep_run(unit, own.learner, learners, state)
     tester = learners[sorted(learners)[0]]
     tester.load_shared({name: value.clone() for name, value in state.items()})
     size = sum(value.numel() * value.element_size() for value in state.values())

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from medflare.core.errors import DataError
+from medflare.core.site_description import SiteDescription
 
 SCHEMA_VERSION = 2
 ALL_SITES = "all sites"
@@ -75,6 +76,18 @@ class SiteRecord(RecordModel):
     heterogeneity: dict[str, Any] = Field(
         default_factory=dict, description="what data.heterogeneity reports of the site"
     )
+
+    @classmethod
+    def of(cls, description: SiteDescription) -> SiteRecord:
+        """Return the part of a site's description that the record keeps."""
+        return cls(
+            backbone=description.backbone.name,
+            fingerprint=description.backbone.fingerprint,
+            precision=description.backbone.precision,
+            examples=description.examples,
+            skipped=description.skipped,
+            heterogeneity=description.heterogeneity,
+        )
 
 
 class Estimate(RecordModel):

@@ -8,12 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from medflare.core.errors import DataError
 from medflare.core.json_lines import write_lines
-from medflare.data.records import Note
+from medflare.core.run_record import read_record
+from medflare.data.records import Entity, Note
+from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.extraction_metrics import quick_extraction_metrics
 from medflare.evaluation.extraction_predictions import ScoredDocument
+from medflare.models.embedded import decoder_folder
+from medflare.recipes.after_run import score_site
 from method_comparison.comparison_table import comparison_table
 from method_comparison.configuration import Selection
 from method_comparison.runner import Comparison
@@ -28,7 +34,17 @@ from method_comparison.tasks.note_counts import (
     write_counts,
     write_documents,
 )
-from method_comparison.tasks.real_notes import ENTITIES, FEW, METRICS, SITES, NoteExtraction, RealNotes
+from method_comparison.tasks.real_notes import (
+    ENTITIES,
+    FEW,
+    METRICS,
+    SITES,
+    NoteExtraction,
+    NotesMethod,
+    RealNotes,
+    train_sites,
+    write_notes,
+)
 
 FEVER = {"label": "problem", "spans": [[3, 8]]}
 COUGH = {"label": "problem", "spans": [[10, 15]]}
@@ -182,3 +198,51 @@ def test_a_row_of_an_encoder_is_left_out_without_its_weights(tmp_path: Path) -> 
     )
     with pytest.raises(NotHereError, match="--set encoder=FOLDER"):
         NoteExtraction().train(unit)
+
+
+def with_fever(number: int) -> Note:
+    fever = Entity(entity_id="T1", label="problem", spans=((11, 16),))
+    return Note(note_id=f"n{number:02}", text=f"Patient {number:02} fever and cough.", entities=(fever,))
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_what_a_unit_trained_is_a_run_that_can_be_tested_on_other_notes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pooled: bool
+) -> None:
+    notes = [with_fever(number) for number in range(15)]
+    monkeypatch.setattr(real_notes, "mtsamples", lambda: notes)
+    monkeypatch.setattr(real_notes, "added_model", lambda name: decoder_folder("notes_decoder"))
+    settings = RealNotes(train=6, test=1, new_site=0, weighing=1, rounds=1)
+    own = NotesMethod(pooled=pooled, exchanges=2, rule="fedavgm")
+    task, folder = NoteExtraction(), tmp_path / "unit"
+    folder.mkdir()
+    task.prepare(settings, ENTITIES, 3, tmp_path / "shared")
+    unit = Unit(
+        method="row",
+        partition=ENTITIES,
+        seed=3,
+        settings=settings,
+        own=own,
+        shared=tmp_path / "shared",
+        folder=folder,
+    )
+    tester, _, _ = train_sites(unit)
+
+    record = read_record(folder / "run.json")
+    assert sorted(record.sites) == (["pooled"] if pooled else sorted(SITES))
+    assert sum(site.examples["train"] for site in record.sites.values()) > 0
+    write_notes(tmp_path / "other", [with_fever(40)], "test")
+    other = SiteConfig.model_validate(
+        {
+            "name": "other",
+            "cohort": {"format": "notes_jsonl", "root": tmp_path / "other", "tasks": ("ner",)},
+            "backbone": {"folder": decoder_folder("notes_decoder")},
+        }
+    )
+    tested = score_site(folder / "run.json", other)
+    assert tested.metrics["ner_strict_f1"].value >= 0
+    assert [item.site for item in read_record(folder / "run.json").evaluations] == ["other"]
+    written = load_file(folder / "result" / "adapter" / "adapter_model.safetensors")
+    final = {n.removeprefix("adapter."): v for n, v in tester.initial_shared().items()}
+    assert written.keys() == final.keys()
+    assert all(torch.equal(written[name], final[name]) for name in final)

@@ -152,15 +152,7 @@ class RunRecorder:
     def add_sites(self, facts: Mapping[str, Mapping[str, Any]]) -> None:
         """Take the descriptions that the sites sent in `prepare`."""
         for site, declared in sorted(facts.items()):
-            description = description_of(declared, site)
-            self.record.sites[site] = SiteRecord(
-                backbone=description.backbone.name,
-                fingerprint=description.backbone.fingerprint,
-                precision=description.backbone.precision,
-                examples=description.examples,
-                skipped=description.skipped,
-                heterogeneity=description.heterogeneity,
-            )
+            self.record.sites[site] = SiteRecord.of(description_of(declared, site))
         first = facts[min(facts)]
         method = known_method(self.record.method)
         self.record.task = method.task if method else ""
