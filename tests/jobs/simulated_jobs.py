@@ -127,6 +127,16 @@ SMALL = {
             load_extractor,
         ),
         SmallJob(
+            "token_classification",
+            {"settings.encoder": {"layers": 1, "width": 16}, "steps": STEPS, "worker": "thread"}
+            | {"settings.eval_limit": 0, "final_limit": 1},
+            write_notes,
+            ("site-1", "site-2"),
+            "site-3",
+            read_documents,
+            {"ner_strict_f1", "re_gold_strict_f1", "parse_failure_rate"},
+        ),
+        SmallJob(
             "ddcs_qa",
             TEXT | {"settings.eval_limit": 2, "final_limit": 2},
             write_questions,

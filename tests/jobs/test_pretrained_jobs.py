@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from simulated_jobs import JOBS, MIXTURE, VISITS, write_notes, write_questions, write_visits
+from transformers import BertConfig, BertModel
 
 from command_line import facts
 from gguf_builder import write_gguf
@@ -24,6 +25,7 @@ from medflare.data.settings.site import BackboneConfig, SiteConfig, load_site_fi
 from medflare.federation.server.preparation import rate_warning
 from medflare.learners.registry import build_learner, get_method
 from medflare.models.backbone import EMBEDDED_NAMES
+from medflare.models.encoder_folder import NEW
 from medflare.recipes import simulate
 from medflare.recipes.job import Job
 from medflare.recipes.job_reader import read_job
@@ -149,6 +151,28 @@ def test_a_server_that_knows_no_site_yaml_warns_of_the_embedded_models_rate(
     assert "preset=instruct" in warning
     assert rate_warning(job.method, job.settings, declared(EMBEDDED_NAMES["notes_decoder"])) == ""
     assert rate_warning(job.method, {"preset": "instruct"}, declared("smollm2")) == ""
+
+
+def test_a_pretrained_encoder_gets_its_own_rate_and_a_new_one_keeps_the_jobs(tmp_path: Path) -> None:
+    """The job's is for random weights, at which a pretrained encoder forgets what it knows."""
+    BertModel(
+        BertConfig(vocab_size=64, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
+    ).save_pretrained(tmp_path / "encoder")
+    job, told = read_job(JOBS / "token_classification"), list[dict[str, Any]]()
+    new = SiteConfig.model_validate({"name": "a", "cohort": {"format": "brat", "root": tmp_path}})
+    own = new.model_copy(update={"backbone": BackboneConfig(folder=tmp_path / "encoder")})
+    assert with_preset(job, {}, {"a": new}, told.append) == {}
+    changed = override(job, with_preset(job, {}, {"a": new, "b": own}, told.append))
+    assert "the job's own rate 0.002 is for a new encoder" in told[0]["reason"]
+    settings = get_method(job.method).resolve(changed.settings)
+    assert (settings.learning_rate, settings.passes) == (2e-4, 10)
+    assert changed.controller["deadline"] > 3600
+
+    def declared(name: str) -> dict[str, Any]:
+        return {"a": {"describe": {"backbone": {"name": name, "fingerprint": "0"}}}}
+
+    assert rate_warning(job.method, job.settings, declared(NEW)) == ""
+    assert "preset=recommended" in rate_warning(job.method, job.settings, declared("Bio_ClinicalBERT"))
 
 
 def test_a_model_of_the_papers_size_gets_the_papers_settings() -> None:

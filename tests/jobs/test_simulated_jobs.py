@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fed_medlora_plus, ddcs_qa and fedtar of jobs/ through the simulator, small: rounds, results, scores."""
+"""Jobs of most tasks through the simulator, small: rounds, results, scores."""
 
 from __future__ import annotations
 

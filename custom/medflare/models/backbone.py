@@ -32,7 +32,9 @@ safer."""
 PROMPT_FILE = "medflare_prompt.json"
 """In a model's folder: its own wording of prompts."""
 WORDED = ("question_answering", "summarisation")
-EMBEDDED_NAMES = {"decoder": "medflare-embedded", "notes_decoder": "medflare-embedded-notes"}
+OWN = "medflare-"
+"""Begins the names of models that come with medflare, or that it makes anew."""
+EMBEDDED_NAMES = {"decoder": f"{OWN}embedded", "notes_decoder": f"{OWN}embedded-notes"}
 DEFAULT_TEMPLATE = {
     "prefix": "Human: <Img>",
     "suffix": "</Img> Conditions:",

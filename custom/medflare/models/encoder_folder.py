@@ -18,6 +18,7 @@ from medflare.core.errors import ConfigError
 from medflare.core.seeds import seeded
 from medflare.models.backbone import (
     LOADING,
+    OWN,
     check_folder,
     fingerprint,
     load_tokenizer,
@@ -26,7 +27,7 @@ from medflare.models.backbone import (
 )
 from medflare.models.embedded import decoder_folder
 
-NEW = "medflare-new-encoder"
+NEW = f"{OWN}new-encoder"
 TRAINED_PRECISIONS = ("auto", "fp32", "bf16")
 
 

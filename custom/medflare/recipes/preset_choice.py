@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The preset of a job for the language model that its sites name, where nobody has chosen one.
 
-The jobs of this package hold rates and budgets of the small embedded models. A pretrained model would learn
-nothing good at them, and would do so without a word.
+The jobs of this package hold rates and budgets of the small embedded models, or of new ones. A pretrained
+model would learn nothing good at them, and would do so without a word.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def choose_preset(
     return ChosenPreset(
         name,
         f"{name}, because {largest} has {folders[largest].name} with {sizes[largest]:,} parameters, and the "
-        f"job's own rate {rate:g} is for the embedded model; --set preset={OF_THE_JOB} keeps the job's own"
+        f"job's own rate {rate:g} is for {method.new_model or 'the embedded model'}; "
+        f"--set preset={OF_THE_JOB} keeps the job's own"
         + _divided(rule_changes(job, name, changes) | dict(changes)),
     )
 

@@ -16,7 +16,7 @@ from medflare.core.site_description import SiteDescription, description_of
 from medflare.core.tensors import SharedSpec
 from medflare.egress.failures import clean_text
 from medflare.learners.registry import known_method
-from medflare.models.backbone import EMBEDDED_NAMES
+from medflare.models.backbone import OWN
 from medflare.wire.spec_codec import spec_from_json
 
 MOST_SHOWN = 400
@@ -102,13 +102,13 @@ def rate_warning(method: str, settings: Mapping[str, Any], facts: Mapping[str, M
     known = known_method(method)
     rate = known.rate_for_embedded(settings) if known else None
     names = {site: description_of(answer, site).backbone.name for site, answer in facts.items()}
-    pretrained = sorted({name for name in names.values() if name not in EMBEDDED_NAMES.values()})
-    if rate is None or not pretrained:
+    pretrained = sorted({name for name in names.values() if not name.startswith(OWN)})
+    if known is None or rate is None or not pretrained:
         return ""
     return clean_text(
-        f"the learning rate is {rate:g}, which is for the embedded model, and the sites have "
-        f"{', '.join(pretrained)}: most rates for a pretrained model are below "
-        f"{HIGHEST_PRETRAINED_RATE:g}. Submit the job with preset=instruct, or a lower rate."
+        f"the learning rate is {rate:g}, which is for {known.new_model or 'the embedded model'}, and the "
+        f"sites have {', '.join(pretrained)}: most rates for a pretrained model are below "
+        f"{HIGHEST_PRETRAINED_RATE:g}. Submit the job with preset={known.preset_for(0)}, or a lower rate."
     )
 
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from medflare.core.method import Method, MethodFacts
 from medflare.learners.setting_types import Passes, PositiveCount, Sentences
-from medflare.learners.text_task.settings import RecordsSettings
+from medflare.learners.text_task.settings import INSTRUCT_JOB, RecordsSettings
 from medflare.models.encoder_folder import TextEncoderSettings
 
 
@@ -47,6 +47,8 @@ METHOD = Method(
     task="extraction",
     settings=TaggerSettings,
     presets=PRESETS,
+    job_presets={"recommended": INSTRUCT_JOB, "paper": INSTRUCT_JOB},
+    pretrained_presets=("recommended", "recommended"),
     variants=VARIANTS,
     facts=MethodFacts(
         summary="Fed-MedLoRA's encoder baseline: entities and modifiers by token "

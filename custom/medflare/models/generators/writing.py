@@ -20,7 +20,7 @@ from torch import Tensor
 from medflare.core.conditions import CONDITIONS, Code
 from medflare.core.errors import ConfigError
 from medflare.core.seeds import seeded
-from medflare.models.backbone import LOADING, autocast, load_tokenizer
+from medflare.models.backbone import LOADING, OWN, autocast, load_tokenizer
 from medflare.models.embedded import decoder_folder
 from medflare.models.encoder_folder import first_token
 from medflare.models.encoders import VisualEncoder
@@ -31,7 +31,7 @@ from medflare.models.generators.transformer import ReportTransformer
 from medflare.models.padding import IGNORED
 from medflare.models.report_generator import DecodingSettings, decoded_reports, search_arguments
 
-NEW = "medflare-new-generator"
+NEW = f"{OWN}new-generator"
 WORDS = "tokenizer.json"
 
 
