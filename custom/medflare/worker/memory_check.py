@@ -51,7 +51,7 @@ def require_memory(method: str, settings: Mapping[str, Any], site: SiteConfig) -
     if least > free:
         raise TooLittleMemoryError(
             f"weights, optimiser and exchange of {site.backbone.folder} need {least / 1e9:.1f} GB, and "
-            f"{free / 1e9:.1f} GB are free on the {where}. Nothing was loaded. Take backbone.precision int8 "
-            "or nf4, a smaller lora.rank or a smaller model, spread_layers over several GPUs, or end other "
-            "programs."
+            f"{free / 1e9:.1f} GB are free on the {where}. Nothing was loaded. Take backbone.precision bf16, "
+            "int8 or nf4, a smaller lora.rank or a smaller model, spread_layers over several GPUs, or end "
+            "other programs."
         )

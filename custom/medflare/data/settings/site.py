@@ -30,7 +30,9 @@ class BackboneConfig(Settings):
         default=None, description="a Hugging Face folder with safetensors; set by `name`, where that is given"
     )
     precision: Literal["auto", "fp32", "bf16", "int8", "nf4"] = Field(
-        default="auto", description="auto: bf16 where the machine computes in it, else fp32"
+        default="auto",
+        description="auto: bf16 where products are faster in it (GPUs, processors with AMX), else fp32, "
+        "which takes twice the memory",
     )
 
     @model_validator(mode="before")
