@@ -24,8 +24,8 @@ import torch
 from medflare.core.plan import RoundPlan
 from medflare.data.settings.site import load_site
 from medflare.in_process.temporal_loop import agree_on_mixture
-from medflare.learners.fedtar.patient_assignments import PatientAssignments
-from medflare.learners.registry import build_learner
+from medflare.learners.fedtar.federated_em import FIRST
+from medflare.learners.registry import build_learner, get_method
 from medflare.wire.memory import LESS_MEMORY, peak_bytes
 
 GB = 1e9
@@ -60,8 +60,9 @@ def train(method: str, settings: dict[str, Any], site_file: Path, name: str, ste
     torch.set_num_threads(site.threads)
     with tempfile.TemporaryDirectory() as cache:
         learner = build_learner(method, settings, site, 0, Path(cache))
-        if isinstance(patients := learner.patient_profiles, PatientAssignments):
-            agree_on_mixture({name: patients}, patients.settings, patients.values.shape[1], 0)
+        if (patients := learner.patient_profiles) is not None:
+            entries = patients.profile_sums()[FIRST].shape[0]
+            agree_on_mixture({name: patients}, get_method(method).resolve(settings).mixture, entries, 0)
         before = peak_bytes()
         learner.load_shared(learner.initial_shared())
         update = learner.fit(RoundPlan(round=0, rounds=1, steps=steps))

@@ -246,3 +246,4 @@ def test_what_a_unit_trained_is_a_run_that_can_be_tested_on_other_notes(
     final = {n.removeprefix("adapter."): v for n, v in tester.initial_shared().items()}
     assert written.keys() == final.keys()
     assert all(torch.equal(written[name], final[name]) for name in final)
+    assert all(bool(value.any()) for name, value in written.items() if "lora_B" in name), "it was trained"
