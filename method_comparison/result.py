@@ -2,14 +2,13 @@
 """One result for each method, partition and seed, and the folder that holds them.
 
 A unit trains in `SEED.partial`, which becomes `SEED` when its result is written: a folder that is there is
-complete. What an interrupted unit left is thrown away and the unit trained anew. A lock lets several
-processes share the units of one comparison.
+complete. What an interrupted unit left is taken up or thrown away (`progress`). A lock lets several processes
+share the units of one comparison.
 """
 
 from __future__ import annotations
 
 import fcntl
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -112,7 +111,7 @@ class ResultStore:
 
     @contextmanager
     def claim(self, partition: str, method: str, seed: int) -> Iterator[Path | None]:
-        """Give an empty folder to train in, or None where another process trains this unit or has done so.
+        """Give a folder to train in, or None where another process trains this unit or has done so.
 
         The lock is released by the operating system when a process dies.
         """
@@ -128,8 +127,7 @@ class ResultStore:
                 yield None
                 return
             partial = place.with_name(f"{seed}.partial")
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir()
+            partial.mkdir(exist_ok=True)
             yield partial
 
     def complete(self, partial: Path, result: Result) -> None:

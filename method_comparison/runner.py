@@ -21,6 +21,7 @@ from medflare.core.config import Settings, parse
 from medflare.core.errors import ConfigError
 from method_comparison.comparison_table import Run
 from method_comparison.configuration import SCHEMA, Configuration, Selection, known, read_configuration
+from method_comparison.progress import UnitProgress
 from method_comparison.result import Result, ResultStore
 from method_comparison.tasks import make_task
 from method_comparison.tasks.base import AnyTask, Unit
@@ -143,7 +144,8 @@ def run_units(
 ) -> NotTrained:
     """Train every unit that is wanted and has no result; return those that were not trained.
 
-    A unit that fails keeps what it wrote and its error in its .partial folder, and the others go on.
+    A unit that fails keeps what it wrote and its error in its .partial folder, and the others go on. One that
+    was interrupted goes on after its last whole round.
 
     Args:
         minutes: after so many no further unit begins.
@@ -162,9 +164,12 @@ def run_units(
             if partial is None:
                 continue
             told = f"{partition} {method} seed {seed}"
+            progress = UnitProgress(partial, comparison.fingerprint(method))
+            if progress.goes_on:
+                say(f"{told}: goes on after {progress.seconds():.0f} s of an interrupted training")
             try:
                 result = train_unit(
-                    comparison, (partition, method, seed), comparison.shared_folder(out), partial
+                    comparison, (partition, method, seed), comparison.shared_folder(out), partial, progress
                 )
             except NotHereError as error:
                 shutil.rmtree(partial)
@@ -176,18 +181,25 @@ def run_units(
                 found.failed.append(told)
                 say(f"{told}: failed: {type(error).__name__}: {error}; see {partial}/error.txt")
                 continue
+            progress.remove()
             store.complete(partial, result)
             say(f"{told}: {result.seconds:.0f} s")
     return found
 
 
-def train_unit(comparison: Comparison, unit: tuple[str, str, int], shared: Path, folder: Path) -> Result:
+def train_unit(
+    comparison: Comparison,
+    unit: tuple[str, str, int],
+    shared: Path,
+    folder: Path,
+    progress: UnitProgress,
+) -> Result:
     """Train one unit (partition, method, seed) in `folder` and return its result."""
     partition, method, seed = unit
     shared.mkdir(parents=True, exist_ok=True)
     with exclusive(shared / "prepare.lock"):
         comparison.task.prepare(comparison.settings, partition, seed, shared)
-    began = time.process_time()
+    progress.begin()
     measured = comparison.task.train(
         Unit(
             method=method,
@@ -197,6 +209,7 @@ def train_unit(comparison: Comparison, unit: tuple[str, str, int], shared: Path,
             own=comparison.own[method],
             shared=shared,
             folder=folder,
+            progress=progress,
         )
     )
     return Result(
@@ -207,7 +220,7 @@ def train_unit(comparison: Comparison, unit: tuple[str, str, int], shared: Path,
         method=method,
         seed=seed,
         settings=comparison.fingerprint(method),
-        seconds=time.process_time() - began,
+        seconds=progress.seconds(),
         commit=commit(),
     )
 

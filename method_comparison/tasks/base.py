@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from medflare.core.config import Settings
 from method_comparison.comparison_table import Run
+from method_comparison.progress import UnitProgress
 from method_comparison.result import Measured
 
 S = TypeVar("S", bound=Settings)
@@ -40,7 +41,8 @@ class Unit(Generic[S, M]):
         settings: of the comparison, equal for all methods.
         own: of the method.
         shared: a folder for what units with the same settings share (cohorts, features, a common start).
-        folder: an empty folder for what this unit writes.
+        folder: for what this unit writes; empty but for the progress of an interrupted training.
+        progress: the checkpoints from which an interrupted training goes on, and its processor seconds.
     """
 
     method: str
@@ -50,6 +52,7 @@ class Unit(Generic[S, M]):
     own: M
     shared: Path
     folder: Path
+    progress: UnitProgress
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -119,7 +119,8 @@ class Extraction(ComparisonTask[ExtractionSettings, ExtractionMethod]):
             server = with_model(judge, unit) if judge is not None else None
             codec = Codec(own.up, own.down)
             plans = make_plans(rounds, own.exchanges, unit.settings.epochs, unit.seed)
-            sent += train_and_test(own, settings, members, server, plans, codec, tests, place)
+            kept = unit.progress.checkpoint(owner)
+            sent += train_and_test(own, settings, members, server, plans, codec, tests, place, kept)
         if own.mode != "federated":
             return Measured()
         return Measured(values={"bytes_a_round": sum(sent) / len(sent) / rounds}, bytes=sum(sent))

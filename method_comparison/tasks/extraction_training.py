@@ -11,12 +11,17 @@ from typing import Any, Literal
 
 from medflare.core.learner import Learner
 from medflare.core.plan import RoundPlan
+from medflare.core.tensor_names import split_by_prefix, with_prefix
 from medflare.core.tensors import State, apply_delta
 from medflare.core.update import Update
 from medflare.data.records import Note
 from medflare.data.settings.site import SiteConfig
+from medflare.in_process.checkpoint import LoopCheckpoint
 from method_comparison.tasks.extraction_scores import PREDICTIONS, SCORES
 from method_comparison.tasks.note_counts import write_documents
+
+LOST = "lost."
+"""Prefix of what compression took from updates, among a site's local tensors."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,16 @@ class Travelling:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.learner, name)
+
+    def local_state(self) -> tuple[State, dict[str, Any]]:
+        tensors, values = self.learner.local_state()
+        sizes = {"sent": self.sent, "received": self.received}
+        return tensors | with_prefix(self.residual, LOST), {"learner": values, **sizes}
+
+    def load_local_state(self, tensors: State, values: Mapping[str, Any]) -> None:
+        own, self.residual = split_by_prefix(tensors, LOST)
+        self.learner.load_local_state(own, values["learner"])
+        self.sent, self.received = int(values["sent"]), int(values["received"])
 
     def load_shared(self, state: State) -> None:
         arrived, size = _travel(state, self.codec.down)
@@ -97,11 +112,13 @@ def train_and_test(
     codec: Codec,
     tests: Mapping[str, list[Note]],
     folder: Path,
+    checkpoint: LoopCheckpoint,
 ) -> list[int]:
     """Federate `members`, test the final state on every site's notes, write predictions.
 
     Args:
         plans: one for each exchange of updates, all of one seed.
+        checkpoint: from which an interrupted training goes on.
 
     Returns:
         The bytes of each member's messages, both ways.
@@ -118,14 +135,15 @@ def train_and_test(
     rule = make_rule(method.rule, dict(method.rule_settings))
     scores = rule.capability(ScoresCandidates) is not None
     server = make_learner(method.learner, settings, judge, seed) if scores and judge is not None else None
-    rounds = []
+    rounds = checkpoint.noted
 
     def note(number: int, state: State, updates: Mapping[str, Update]) -> None:
-        rounds.append({"sites": {s: u.metrics for s, u in updates.items()}, "rule": rule.report()})
+        found = {"sites": {s: u.metrics for s, u in updates.items()}, "rule": rule.report()}
+        rounds.append(json.loads(json.dumps(found, default=float)))
 
-    state = federate(learners, rule, len(plans), plans.__getitem__, note, judge=server)
+    state = federate(learners, rule, len(plans), plans.__getitem__, note, judge=server, checkpoint=checkpoint)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "rounds.json").write_text(json.dumps(rounds, default=float))
+    (folder / "rounds.json").write_text(json.dumps(rounds))
     own = settings.get("sharing") == "fedsa" or method.local_passes > 0
     first = next(iter(learners.values())).learner
     for name, notes in tests.items():

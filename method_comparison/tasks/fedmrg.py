@@ -138,6 +138,7 @@ class FedMRG(ComparisonTask[FedMRGComparison, FedMRGMethod]):
                 WeightedMean(),
                 rounds,
                 lambda r: RoundPlan(round=r, rounds=rounds, steps=steps, seed=unit.seed),
+                checkpoint=unit.progress.checkpoint(owner),
             )
             for name in [owner] if owner else PARTICIPANTS[unit.partition]:
                 tester = learners.get(name) or learner(sites[name])

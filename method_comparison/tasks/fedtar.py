@@ -177,7 +177,9 @@ def run_rounds(
     exchanges = own.exchanges or visits
     temporal = {"seed": seed, "visits": visits} if own.rule == "temporal" else {}
     rule = make_rule(own.rule, {**own.rule_settings, **temporal})
-    said = [{"round": 0, "rule": {}, "val": validation(learners, start, visits)}]
+    checkpoint = unit.progress.checkpoint()
+    said = checkpoint.noted
+    said.append({"round": 0, "rule": {}, "val": validation(learners, start, visits)})
 
     def plan(number: int) -> RoundPlan:
         share = passes / (exchanges if own.order == "pooled" else 1)
@@ -191,9 +193,9 @@ def run_rounds(
     if not rounds:
         return start, said
     if own.order == "visits":
-        return federate_visits(learners, rule, rounds, plan, note, start), said  # type: ignore[arg-type]
+        return federate_visits(learners, rule, rounds, plan, note, start, checkpoint), said  # type: ignore[arg-type]
     plans = visit_by_visit(plan, visits) if own.order == "in_turn" else plan
-    return federate(learners, rule, rounds * exchanges, plans, note, start), said
+    return federate(learners, rule, rounds * exchanges, plans, note, start, checkpoint=checkpoint), said
 
 
 def plain(report: Mapping[str, Any]) -> dict[str, Any]:

@@ -122,8 +122,17 @@ class FedViT(ComparisonTask[ViTSettings, ViTMethod]):
             learners = {name: learner(name, site) for name, site in members.items()}
             rule = make_rule(own.rule, own.rule_settings)
 
-            def note(number: int, state: Any, updates: Any, rule: Any = rule, owner: str = owner) -> None:
-                reports.append({"round": number, "owner": owner, "rule": rule.report()})
+            checkpoint = unit.progress.checkpoint(owner)
+
+            def note(
+                number: int,
+                state: Any,
+                updates: Any,
+                rule: Any = rule,
+                owner: str = owner,
+                said: list[Any] = checkpoint.noted,
+            ) -> None:
+                said.append({"round": number, "owner": owner, "rule": rule.report()})
 
             state = load_file(unit.shared / "backbone" / "start.safetensors")
             if own.mode != "start":
@@ -134,7 +143,9 @@ class FedViT(ComparisonTask[ViTSettings, ViTMethod]):
                     lambda r: RoundPlan(round=r, rounds=given.rounds, seed=seed),
                     on_round=note,
                     state=state,
+                    checkpoint=checkpoint,
                 )
+            reports += checkpoint.noted
             for name in [owner] if owner else list(sites):
                 tester = learners.get(name) or learner(name, sites[name])
                 tester.load_shared(state)

@@ -8,7 +8,6 @@ adapter's first values and the order of the data. Notes of another corpus (MACCR
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -153,11 +152,10 @@ class NoteExtraction(ComparisonTask[RealNotes, NotesMethod]):
         import torch
 
         torch.set_num_threads(unit.settings.threads)
-        began = time.process_time()
         learner, curve, sent = train_sites(unit)
-        trained = time.process_time()
+        trained = unit.progress.seconds()
         scores = test_learner(learner, unit)
-        seconds = {"train_seconds": trained - began, "test_seconds": time.process_time() - trained}
+        seconds = {"train_seconds": trained, "test_seconds": unit.progress.seconds() - trained}
         return Measured(values=scores | seconds, curves={"loss": curve} if curve else {}, bytes=sent)
 
     def places(self, settings: RealNotes, partition: str, folder: Path) -> dict[str, Run]:
@@ -264,14 +262,15 @@ def train_sites(unit: Unit[RealNotes, NotesMethod]) -> tuple[Any, list[tuple[flo
     learners = {name: _learner(unit, site) for name, site in sites.items()}
     rule = make_rule(own.rule, own.rule_settings)
     judge = _learner(unit, _site(unit, "server", "weighing")) if own.rule == "influence" else None
-    curve: list[tuple[float, float]] = []
+    checkpoint = unit.progress.checkpoint()
+    curve = checkpoint.noted
 
     def record(number: int, state: Any, updates: Mapping[str, Any]) -> None:
         curve.append((number + 1, float(np.mean([update.metrics["loss"] for update in updates.values()]))))
         print(unit.method, unit.seed, curve[-1], {n: u.metrics for n, u in updates.items()}, flush=True)
 
     plans = make_plans(unit.settings.rounds, own.exchanges, unit.settings.epochs, unit.seed)
-    state = federate(learners, rule, rounds, plans.__getitem__, record, judge=judge)
+    state = federate(learners, rule, rounds, plans.__getitem__, record, judge=judge, checkpoint=checkpoint)
     keep_run(unit, own.learner, learners, state)
     tester = learners[sorted(learners)[0]]
     tester.load_shared({name: value.clone() for name, value in state.items()})

@@ -17,6 +17,7 @@ from pydantic import Field
 
 from medflare.core.config import Settings
 from medflare.core.errors import ConfigError
+from medflare.in_process.checkpoint import LoopCheckpoint
 from method_comparison.published import MILLIONS, published_tables
 from method_comparison.result import Measured
 from method_comparison.tasks.base import Column, ComparisonTask, ShownRow, Unit
@@ -109,13 +110,14 @@ class ReportGenerators(ComparisonTask[GeneratorComparison, GeneratorMethod]):
         for name, config in self._sites(unit).items():
             torch.manual_seed(unit.seed)
             learners[name] = build_learner(own.learner, own.settings, config, unit.seed, unit.folder / name)
-        curve: list[tuple[float, float]] = []
+        checkpoint = unit.progress.checkpoint()
+        curve = checkpoint.noted
 
         def keep(number: int, state: Any, updates: Any) -> None:
             losses = [update.metrics["loss"] for update in updates.values()]
             curve.append((float(number + 1), float(np.mean(losses))))
 
-        state = self._federate(unit, learners, keep)
+        state = self._federate(unit, learners, keep, checkpoint)
         sent = sum(tensor.numel() for tensor in state.values())
         for learner in learners.values():
             learner.load_shared(state)
@@ -131,7 +133,11 @@ class ReportGenerators(ComparisonTask[GeneratorComparison, GeneratorMethod]):
         return 1
 
     def _federate(
-        self, unit: Unit[GeneratorComparison, GeneratorMethod], learners: Mapping[str, Any], keep: Any
+        self,
+        unit: Unit[GeneratorComparison, GeneratorMethod],
+        learners: Mapping[str, Any],
+        keep: Any,
+        checkpoint: LoopCheckpoint,
     ) -> Mapping[str, Any]:
         """Train all rounds and return the shared state; `keep` sees every exchange."""
         from medflare.aggregation import make_rule
@@ -150,7 +156,7 @@ class ReportGenerators(ComparisonTask[GeneratorComparison, GeneratorMethod]):
             )
 
         rule = make_rule(unit.own.rule, unit.own.rule_settings)
-        return federate(learners, rule, settings.rounds, plan, on_round=keep)
+        return federate(learners, rule, settings.rounds, plan, keep, checkpoint=checkpoint)
 
     def _sites(self, unit: Unit[GeneratorComparison, GeneratorMethod]) -> dict[str, Any]:
         """Return the configuration of every site that trains."""

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
+from medflare.in_process.checkpoint import LoopCheckpoint
 from method_comparison.tasks.base import Unit
 from method_comparison.tasks.report_generators import (
     SHIFTS,
@@ -66,10 +67,14 @@ class VisitGenerators(ReportGenerators):
         return int(own.rule_settings["visits"]) if own.rule == TEMPORAL else 1
 
     def _federate(
-        self, unit: Unit[Any, GeneratorMethod], learners: Mapping[str, Any], keep: Any
+        self,
+        unit: Unit[Any, GeneratorMethod],
+        learners: Mapping[str, Any],
+        keep: Any,
+        checkpoint: LoopCheckpoint,
     ) -> Mapping[str, Any]:
         if unit.own.rule != TEMPORAL:
-            return super()._federate(unit, learners, keep)
+            return super()._federate(unit, learners, keep, checkpoint)
         from medflare.aggregation import make_rule
         from medflare.core.plan import RoundPlan
         from medflare.in_process.temporal_loop import agree_on_mixture, federate_visits
@@ -85,7 +90,12 @@ class VisitGenerators(ReportGenerators):
 
         rounds = unit.settings.rounds
         return federate_visits(
-            learners, rule, rounds, lambda number: replace(plan, round=number), keep_exchange
+            learners,
+            rule,
+            rounds,
+            lambda number: replace(plan, round=number),
+            keep_exchange,
+            checkpoint=checkpoint,
         )
 
     def _all_scores(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +25,36 @@ PIECE = 1 << 18
 def without_prefix(tensors: State, prefix: str) -> State:
     """Return the tensors whose names start with `prefix`, without it."""
     return {n.removeprefix(prefix): value for n, value in tensors.items() if n.startswith(prefix)}
+
+
+def flatten(nested: Mapping[str, Any]) -> tuple[State, dict[str, Any]]:
+    """Return tensors under `key`, those of an inner mapping of tensors under `key/name`, and what is neither.
+
+    Args:
+        nested: keys without a slash.
+    """
+    tensors: State = {}
+    values: dict[str, Any] = {}
+    for key, value in nested.items():
+        if isinstance(value, Tensor):
+            tensors[key] = value
+        elif isinstance(value, Mapping) and value and all(isinstance(v, Tensor) for v in value.values()):
+            tensors |= {f"{key}/{name}": inner for name, inner in value.items()}
+        else:
+            values[key] = value
+    return tensors, values
+
+
+def unflatten(tensors: State, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the inverse of `flatten`."""
+    out: dict[str, Any] = dict(values)
+    for name, value in tensors.items():
+        key, slash, inner = name.partition("/")
+        if slash:
+            out.setdefault(key, {})[inner] = value
+        else:
+            out[key] = value
+    return out
 
 
 def accumulator_dtype(value: Tensor) -> torch.dtype:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 from torch import Tensor
 
@@ -25,8 +26,10 @@ from medflare.core.errors import UpdateError
 from medflare.core.hints import RoundHints
 from medflare.core.learner import Learner
 from medflare.core.plan import RoundPlan
-from medflare.core.tensors import State
+from medflare.core.tensor_names import with_prefix
+from medflare.core.tensors import State, flatten, unflatten, without_prefix
 from medflare.core.update import Update
+from medflare.in_process.checkpoint import LoopCheckpoint
 
 LOGGER = logging.getLogger(__name__)
 MakePlan = Callable[[int], RoundPlan]
@@ -43,6 +46,7 @@ def federate(
     on_round: OnRound | None = None,
     state: State | None = None,
     judge: Learner | None = None,
+    checkpoint: LoopCheckpoint | None = None,
 ) -> State:
     """Train `rounds` rounds over all sites, in order of their names, and return the shared state.
 
@@ -56,12 +60,19 @@ def federate(
             those that the rule refused.
         state: where to start; default the first site's initial state.
         judge: scores candidates on its split `val`, for a rule that scores candidates.
+        checkpoint: written after each round. Where it is of an interrupted federation, the rounds that are
+            done are not trained again, and the end is the same, bit for bit.
     """
     loop = FederationLoop(learners, rule, make_plan, state, judge)
-    for number in range(rounds):
+    kept = checkpoint.read() if checkpoint is not None else None
+    if kept is not None:
+        loop.put_back(*kept[1:])
+    for number in range(kept[0] if kept is not None else 0, rounds):
         updates = loop.round(number)
         if on_round is not None:
             on_round(number, loop.state, updates)
+        if checkpoint is not None:
+            checkpoint.write(number + 1, *loop.captured())
     return loop.state
 
 
@@ -166,6 +177,26 @@ class FederationLoop:
         hints = plan.hints | round_hints(self.rule) | place
         self.learners[site].load_shared({name: value.clone() for name, value in self.state.items()})
         return self.learners[site].fit(replace(plan, hints=hints, totals=self.totals))
+
+    def captured(self) -> tuple[State, dict[str, Any]]:
+        """Return all that decides the further rounds: tensors, and JSON values."""
+        rule, rule_values = flatten(self.rule.state_dict())
+        tensors = with_prefix(self.state, "shared/") | with_prefix(self.totals, "totals/")
+        tensors |= with_prefix(rule, "rule/")
+        local = dict[str, Any]()
+        for index, site in enumerate(self.sites):
+            kept, local[site] = self.learners[site].local_state()
+            tensors |= with_prefix(kept, f"site-{index}/")
+        return tensors, {"rule": rule_values, "sites": local, "summed": self.summed}
+
+    def put_back(self, tensors: State, values: Mapping[str, Any]) -> None:
+        """Go on from what `captured` returned, of a loop with the same sites, rule and settings."""
+        self.state, self.totals = without_prefix(tensors, "shared/"), without_prefix(tensors, "totals/")
+        self.rule.load_state_dict(unflatten(without_prefix(tensors, "rule/"), values["rule"]))
+        for index, site in enumerate(self.sites):
+            kept = without_prefix(tensors, f"site-{index}/")
+            self.learners[site].load_local_state(kept, values["sites"][site])
+        self.summed = list(values["summed"])
 
 
 def _abort(rule: AggregationRule) -> None:

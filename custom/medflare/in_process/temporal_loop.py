@@ -14,6 +14,7 @@ from medflare.core.hints import RoundHints, VisitHint
 from medflare.core.learner import Learner, PatientProfiles
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State, add_sums
+from medflare.in_process.checkpoint import LoopCheckpoint
 from medflare.in_process.loop import MakePlan, OnRound, federate
 from medflare.learners.fedtar.federated_em import FederatedMixture
 from medflare.learners.fedtar.mixture import MixtureSettings
@@ -48,6 +49,7 @@ def federate_visits(
     make_plan: MakePlan,
     on_exchange: OnRound | None = None,
     state: State | None = None,
+    checkpoint: LoopCheckpoint | None = None,
 ) -> State:
     """Train `rounds` rounds of T exchanges over all sites and return the shared state.
 
@@ -56,13 +58,14 @@ def federate_visits(
 
     Args:
         make_plan: exchange -> plan. on_exchange: as `on_round` of `federate`, once for each exchange.
+        checkpoint: as in `federate`; it counts exchanges.
     """
     exchanges = rounds * rule.visits
 
     def plan(number: int) -> RoundPlan:
         return replace(make_plan(number), round=number, rounds=exchanges)
 
-    return federate(learners, rule, exchanges, plan, on_exchange, state)
+    return federate(learners, rule, exchanges, plan, on_exchange, state, checkpoint=checkpoint)
 
 
 def visit_by_visit(make_plan: MakePlan, visits: int) -> MakePlan:

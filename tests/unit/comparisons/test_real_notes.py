@@ -22,6 +22,7 @@ from medflare.models.embedded import decoder_folder
 from medflare.recipes.after_run import score_site
 from method_comparison.comparison_table import comparison_table
 from method_comparison.configuration import Selection
+from method_comparison.progress import UnitProgress
 from method_comparison.runner import Comparison
 from method_comparison.tasks import real_notes
 from method_comparison.tasks.base import Unit
@@ -195,6 +196,7 @@ def test_a_row_of_an_encoder_is_left_out_without_its_weights(tmp_path: Path) -> 
         own=comparison.own["encoder"],
         shared=tmp_path,
         folder=tmp_path,
+        progress=UnitProgress(tmp_path / "unit", ""),
     )
     with pytest.raises(NotHereError, match="--set encoder=FOLDER"):
         NoteExtraction().train(unit)
@@ -225,6 +227,7 @@ def test_what_a_unit_trained_is_a_run_that_can_be_tested_on_other_notes(
         own=own,
         shared=tmp_path / "shared",
         folder=folder,
+        progress=UnitProgress(folder, ""),
     )
     tester, _, _ = train_sites(unit)
 

@@ -128,6 +128,15 @@ def test_a_patient_in_two_splits_goes_to_the_most_common_one(tmp_path: Path) -> 
 patients = st.lists(st.text(min_size=1, max_size=6), min_size=1, max_size=60, unique=True)
 
 
+@pytest.mark.parametrize(("train", "accepted"), [(0.666667, True), (0.6666, False), (0.7, False)])
+def test_shares_of_a_split_sum_to_one_but_for_rounding(train: float, accepted: bool) -> None:
+    if accepted:
+        SplitConfig(train=train, val=0.166667, test=0.166667)
+    else:
+        with pytest.raises(ValueError, match="must be 1, they sum to"):
+            SplitConfig(train=train, val=0.166667, test=0.166667)
+
+
 @settings(deadline=None)
 @given(patients, st.integers(0, 99))
 def test_assignment_depends_on_nothing_but_patient_and_seed(names: list[str], seed: int) -> None:

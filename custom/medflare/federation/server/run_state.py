@@ -9,7 +9,6 @@ one before stays, for the day a disk damages the newest. Each tensor file holds 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,7 @@ from typing import Any
 import torch
 
 from medflare.core.errors import DataError
-from medflare.core.tensor_names import with_prefix
-from medflare.core.tensors import State
+from medflare.core.tensors import State, flatten, unflatten
 from medflare.wire.durable import read_json, replace_durably, write_json
 from medflare.wire.files import DamagedFileError, load_tensors, save_tensors
 
@@ -57,7 +55,7 @@ def save_state(folder: Path, state: RunState) -> None:
     # Not in a header, which holds 100 MB at most: the record of a long run of many sites has more.
     save_tensors(scratch / "record.safetensors", {RECORD: _as_bytes(state.record)})
     save_tensors(scratch / "totals.safetensors", state.totals)
-    tensors, values = _flatten(state.rule)
+    tensors, values = flatten(state.rule)
     save_tensors(scratch / "rule.safetensors", tensors, values)
     write_json(scratch / "state.json", facts)  # for people; what is read again has a digest
     before = _generations(folder)[:1]
@@ -130,7 +128,7 @@ def _load(inner: Path) -> RunState:
         exchanges_done=values.pop("exchanges_done"),
         shared=shared,
         totals=load_tensors(inner / "totals.safetensors")[0],
-        rule=_unflatten(rule_tensors, rule_values),
+        rule=unflatten(rule_tensors, rule_values),
         values=values,
         record=load_tensors(inner / "record.safetensors")[0][RECORD].numpy().tobytes().decode(),
     )
@@ -139,31 +137,3 @@ def _load(inner: Path) -> RunState:
 def _as_bytes(text: str) -> torch.Tensor:
     """Return a text in UTF-8 as uint8 (bytes,)."""
     return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
-
-
-def _flatten(rule: Mapping[str, Any]) -> tuple[State, dict[str, Any]]:
-    """Return tensors under `key` or `key/name`, everything else as JSON."""
-    tensors: State = {}
-    values: dict[str, Any] = {}
-    for key, value in rule.items():
-        if isinstance(value, torch.Tensor):
-            tensors[key] = value
-        elif (
-            isinstance(value, Mapping) and value and all(isinstance(v, torch.Tensor) for v in value.values())
-        ):
-            tensors.update(with_prefix(value, f"{key}/"))
-        else:
-            values[key] = value
-    return tensors, values
-
-
-def _unflatten(tensors: State, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inverse of `_flatten`; keys of a rule's state hold no slash."""
-    out: dict[str, Any] = dict(values)
-    for name, value in tensors.items():
-        key, slash, inner = name.partition("/")
-        if slash:
-            out.setdefault(key, {})[inner] = value
-        else:
-            out[key] = value
-    return out
