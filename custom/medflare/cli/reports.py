@@ -4,24 +4,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import typer
 
-from medflare.cli.output import JSON_OPTION, ItemBatch, names, plain_errors, print_json
+from medflare.cli.output import JSON_OPTION, names, plain_errors, print_json
 from medflare.core.config import read_pairs
-
-if TYPE_CHECKING:
-    from medflare.tasks.scoring import EvaluationOptions
-
-UNNAMED = "unnamed"
-"""A site.yaml of one site without a name, where --sites gives it none."""
 
 
 @plain_errors
 def evaluate(
     runs: list[Path] = typer.Argument(
-        ..., metavar="RUN", help="A run's folder or run.json; or files of extraction predictions (.jsonl)."
+        ...,
+        metavar="RUN",
+        help="A run's folder or run.json; a result/adapter folder; or files of extraction predictions "
+        "(.jsonl).",
     ),
     site_file: Path | None = typer.Option(None, "--site-file", "-f", help="site.yaml of the sites to test."),
     sites: str | None = typer.Option(
@@ -52,11 +48,18 @@ def evaluate(
         None, "--limit", min=1, help="Test the first N records alone; the record of the run stays as it is."
     ),
     batch: int | None = typer.Option(None, "--batch", min=1, help="Prompts of one batch."),
+    unseen: bool = typer.Option(
+        False,
+        "--unseen",
+        help="An adapter folder without its run: the sites took no part, so records without a split are all "
+        "tested.",
+    ),
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Tests a run's adapter on sites' own studies; adds the final adapter's scores to the record.
 
-    Without a site file: scores extraction predictions that are already there.
+    An adapter folder that came without its run is tested too; its predictions lie beside it. Without a site
+    file: scores extraction predictions that are already there.
 
     [bold]Examples[/bold]: medflare evaluate runs/20261120-fedmrg -f cohorts/site.yaml --sites hospital-4
     medflare evaluate runs/20261120-fed_medlora -f site.yaml --zero-shot
@@ -79,6 +82,7 @@ def evaluate(
             "--limit": limit,
             "--batch": batch,
             "--reference-words": reference_words,
+            "--unseen": unseen,
         }
         if any(test_options.values()):
             given = ", ".join(name for name, value in test_options.items() if value)
@@ -91,77 +95,20 @@ def evaluate(
         raise ConfigError(f"--adapter {adapter}: expected final or best.")
     if zero_shot and personalised:
         raise ConfigError("--zero-shot tests the model without any adapter; leave --personalised out.")
-    _test_adapter(
+    from medflare.cli.evaluate_adapter import test_adapter
+
+    test_adapter(
         runs[0],
         site_file,
         names(sites),
         as_json,
         EvaluationOptions(limit=limit, batch=batch, zero_shot=zero_shot, reference_words=reference_words),
         adapter=adapter,
+        unseen=unseen,
         personalised=personalised,
         split=split,
         scorers={key: str(value) for key, value in read_pairs(scorer).items()},
     )
-
-
-def _test_adapter(
-    run: Path,
-    site_file: Path,
-    sites: list[str] | None,
-    as_json: bool,
-    options: EvaluationOptions,
-    **how: Any,
-) -> None:
-    """Test a run's adapter at sites and print its scores; `how` goes to `recipes.after_run.score_site`."""
-    from dataclasses import replace
-
-    from rich.console import Console
-
-    from medflare.cli.progress import progress_bar
-    from medflare.cli.run import SHOWN
-    from medflare.core.errors import ConfigError
-    from medflare.core.run_record import read_record
-    from medflare.data.settings.site import load_site, load_site_file
-    from medflare.federation.server.scorer import SERVER
-    from medflare.recipes.after_run import locate, score_site
-    from medflare.reporting.score_rows import rows_of
-    from medflare.reporting.tables import results_table
-
-    record_path = locate(run)
-    known = sorted(set(load_site_file(site_file)) - {SERVER})
-    nameless = known == [""]  # a hospital's own file, whose name FLARE knows
-    if not nameless and (unknown := [name for name in sites or () if name not in known]):
-        raise ConfigError(f"--sites {', '.join(unknown)}: not in {site_file}. It has: {', '.join(known)}.")
-    chosen = sites or ([UNNAMED] if nameless else known)
-    evaluations, batch = [], ItemBatch()
-    for name in chosen:
-        with batch.item(name):
-            site = load_site(site_file, name)
-            with progress_bar(f"testing at {name}") as progress:
-                tested = score_site(record_path, site, options=replace(options, progress=progress), **how)
-            evaluations.append(tested)
-    batch.require_some()
-    if as_json:
-        print_json([item.model_dump() for item in evaluations])
-        batch.finish()
-        return
-    console = Console()
-    record = read_record(record_path)
-    tested_otherwise = [
-        *([f"the first {options.limit} records of each site"] if options.limit is not None else []),
-        *([f"the {how['adapter']} adapter"] if how["adapter"] != "final" else []),
-    ]
-    if tested_otherwise:
-        record.evaluations = evaluations
-        what = ", ".join(tested_otherwise)
-        console.print(f"{what[0].upper()}{what[1:]}; not added to the run's record.")
-    rows = rows_of([record])
-    console.print(
-        results_table([row for row in rows if row.site in chosen and row.split == how["split"]], SHOWN)
-    )
-    for metric, why in {m: w for item in evaluations for m, w in item.skipped_metrics.items()}.items():
-        console.print(f"{metric}: {why}", style="dim")
-    batch.finish()
 
 
 @plain_errors

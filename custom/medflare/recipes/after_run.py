@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
 from medflare.core.errors import ConfigError, DataError
+from medflare.core.method import Method
 from medflare.core.run_record import ComparisonRecord, EvaluationRecord, RunRecord, read_record
 from medflare.data.settings.site import SiteConfig, load_site, load_site_file
 from medflare.learners.registry import methods_by_result_file
@@ -58,29 +59,17 @@ def score_site(
         raise DataError(
             f"{record_path}: the run kept no {adapter} adapter; it has: {', '.join(record.artefacts)}."
         )
-    if options.reference_words and record.task != "reports":
-        raise ConfigError(f"--reference-words is for reports; {record_path} is of the task {record.task}.")
-    torch.set_num_threads(site.threads)
-    place = f"evaluation/{site.name}" if split == "test" else f"evaluation/{site.name}@{split}"
-    if adapter != "final":
-        place += f"@{adapter}"
-    if options.limit is not None:
-        place += f"@first-{options.limit}"
-    folder = record_path.parent / place
-    result = record_path.parent / record.artefacts[adapter]
-    evaluation: EvaluationRecord = tester(result)(
-        result,
+    evaluation = _test(
+        record_path.parent / record.artefacts[adapter],
+        record_path.parent,
         site,
         role="participant" if site.name in record.sites else "unseen",
-        adapter=personalised,
-        split=split,
-        folder=folder,
         seed=record.seed,
+        kind=adapter,
+        personalised=personalised,
+        split=split,
+        scorers=scorers,
         options=options,
-        **({"scorers": scorers} if scorers else {}),
-    )
-    evaluation = evaluation.model_copy(
-        update={"split": split, "predictions": f"{place}/{evaluation.predictions}"}
     )
     if options.limit is not None or adapter != "final":
         return evaluation
@@ -95,8 +84,83 @@ def score_site(
     return evaluation
 
 
-def tester(result: Path) -> Callable[..., EvaluationRecord]:
-    """Return what tests a result folder on a site: the scorer of the task of the method whose file it has.
+def score_folder(
+    result: Path,
+    site: SiteConfig,
+    *,
+    took_part: bool,
+    personalised: Path | None = None,
+    split: str = "test",
+    scorers: Mapping[str, str | Path] | None = None,
+    options: EvaluationOptions = EvaluationOptions(),
+) -> EvaluationRecord:
+    """Test a result folder that came without its run, on a site's split; predictions lie beside the folder.
+
+    Args:
+        took_part: whether the site may have trained it: then records of its split alone are tested.
+        personalised: the site's own `personalised` folder, instead of the global adapter.
+
+    Raises:
+        DataError: no file in the folder belongs to a method.
+    """
+    return _test(
+        result,
+        result.parent,
+        site,
+        role="participant" if took_part else "unseen",
+        seed=0,
+        kind="final",
+        personalised=personalised,
+        split=split,
+        scorers=scorers,
+        options=options,
+    )
+
+
+def _test(
+    result: Path,
+    base: Path,
+    site: SiteConfig,
+    *,
+    role: Literal["participant", "unseen"],
+    seed: int,
+    kind: str,
+    personalised: Path | None,
+    split: str,
+    scorers: Mapping[str, str | Path] | None,
+    options: EvaluationOptions,
+) -> EvaluationRecord:
+    """Test a result folder; predictions lie in `evaluation/SITE` of the folder `base`."""
+    task = result_method(result).task
+    if options.reference_words and task != "reports":
+        raise ConfigError(f"--reference-words is for reports; {result} is of the task {task}.")
+    torch.set_num_threads(site.threads)
+    place = f"evaluation/{site.name}" if split == "test" else f"evaluation/{site.name}@{split}"
+    if kind != "final":
+        place += f"@{kind}"
+    if options.limit is not None:
+        place += f"@first-{options.limit}"
+    evaluation: EvaluationRecord = get_task(task).load_scorer()(
+        result,
+        site,
+        role=role,
+        adapter=personalised,
+        split=split,
+        folder=base / place,
+        seed=seed,
+        options=options,
+        **({"scorers": scorers} if scorers else {}),
+    )
+    return evaluation.model_copy(update={"split": split, "predictions": f"{place}/{evaluation.predictions}"})
+
+
+def is_result_folder(path: Path) -> bool:
+    """Return whether a folder holds what a run made, an adapter with the file of its method beside it."""
+    return any((path / file).is_file() for file in methods_by_result_file())
+
+
+def result_method(result: Path) -> Method[Any]:
+    """Return the method whose file lies in a result folder.
 
     Raises:
         DataError: no file there belongs to a method.
@@ -104,7 +168,7 @@ def tester(result: Path) -> Callable[..., EvaluationRecord]:
     files = methods_by_result_file()
     for file, method in files.items():
         if (result / file).is_file():
-            return get_task(method.task).load_scorer()
+            return method
     raise DataError(f"{result}: nothing beside the adapter says what it is for ({', '.join(files)}).")
 
 

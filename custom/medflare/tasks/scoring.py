@@ -33,8 +33,9 @@ LOGGER = logging.getLogger(__name__)
 UNTESTED: Mapping[Role, str] = {
     "unseen": "site '%s' took no part in the run, and %d of its %s(s) are not tested, as its files or "
     "site.yaml put them in the splits train and val. `--split all` tests them too.",
-    "participant": "site '%s' has the name of one that trained in the run, so %d of its %s(s), of the splits "
-    "train and val, are not tested. If they took no part, give the site another name in site.yaml.",
+    "participant": "site '%s' may have trained this model, so %d of its %s(s), of the splits train and val, "
+    "are not tested. If it took no part, give it a name in site.yaml that no site of the run has, or "
+    "--unseen where the run is not here.",
 }
 
 

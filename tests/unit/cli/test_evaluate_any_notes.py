@@ -137,7 +137,7 @@ def test_a_site_with_the_name_of_a_participant_is_named(
     (tmp_path / "site.yaml").write_text("cohort: {format: brat, root: sealed}\n")
     copied = shutil.copytree(run, tmp_path / "copied run")
     answer("evaluate", copied, "-f", tmp_path / "site.yaml", "--sites", "site-1", "--limit", "1")
-    assert "'site-1' has the name of one that trained in the run" in caplog.text
+    assert "'site-1' may have trained this model" in caplog.text
 
 
 def test_a_type_of_no_inventory_is_named_and_may_be_mapped(run: Path, tmp_path: Path) -> None:
@@ -221,3 +221,38 @@ def test_options_of_a_test_need_a_site_file(run: Path) -> None:
     message = refusal(2, "evaluate", run, "--zero-shot", "--limit", "2")
     assert "--zero-shot, --limit" in message
     assert "needs --site-file" in message
+
+
+def test_an_adapter_that_came_without_its_run_is_tested(run: Path, tmp_path: Path) -> None:
+    write_notes(tmp_path / "sealed")
+    alone = shutil.copytree(run / "result" / "adapter", tmp_path / "received" / "adapter")
+    (all_notes,) = facts("evaluate", alone, "-f", site_file(tmp_path), "--unseen")
+    assert (all_notes["studies"], all_notes["role"]) == (len(NOTES), "unseen")
+    lines = (tmp_path / "received" / all_notes["predictions"]).read_text(encoding="utf-8").splitlines()
+    assert len(lines) == len(NOTES)
+    assert not (tmp_path / "received" / "run.json").exists()
+    shown = answer("evaluate", alone, "-f", site_file(tmp_path), "--unseen", "--zero-shot", "--limit", "1")
+    assert "came without its run" in " ".join(shown.split())
+    assert "zero-shot" in shown
+
+
+def test_a_site_that_may_have_trained_an_adapter_is_tested_on_its_test_split(
+    run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_notes(tmp_path / "sealed")
+    alone = shutil.copytree(run / "result" / "adapter", tmp_path / "received" / "adapter")
+    given = site_file(tmp_path, split={"train": 0.5, "val": 0, "test": 0.5})
+    shown = answer("evaluate", alone, "-f", given)
+    assert "--unseen says that the sites took no part" in " ".join(shown.split())
+    assert "'new-hospital' may have trained this model, so 2 of its note(s)" in caplog.text
+
+
+def test_the_adapter_of_a_run_is_that_run(run: Path, tmp_path: Path) -> None:
+    write_notes(tmp_path / "sealed")
+    copied = shutil.copytree(run, tmp_path / "copied run")
+    read_record(copied / "run.json").model_copy(update={"evaluations": []}).write(copied / "run.json")
+    (tested,) = facts("evaluate", copied / "result" / "adapter", "-f", site_file(tmp_path), "--split", "all")
+    assert tested["role"] == "unseen"
+    assert [item.site for item in read_record(copied / "run.json").evaluations] == ["new-hospital"]
+    message = refusal(2, "evaluate", copied / "result" / "adapter", "-f", site_file(tmp_path), "--unseen")
+    assert "says who took part; leave it out" in message
