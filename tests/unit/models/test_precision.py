@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -45,3 +46,18 @@ def test_auto_is_fp32_where_torch_does_not_say_what_the_processor_has(
     for name in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"):
         monkeypatch.delattr(torch.cpu, name)
     assert resolve_precision("auto", "cpu") == "fp32"
+
+
+@pytest.mark.parametrize(("major", "expected"), [(7, "fp32"), (8, "bf16"), (9, "bf16")])
+def test_auto_is_fp32_on_a_gpu_that_only_emulates_bf16(
+    monkeypatch: pytest.MonkeyPatch, major: int, expected: str
+) -> None:
+    """A T4 or a V100, as hospitals have them: torch says that bf16 is supported, and computes it in fp32."""
+    properties = SimpleNamespace(major=major)
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(torch.cuda, "_check_bf16_tensor_supported", lambda device: True)
+    assert resolve_precision("auto", "cuda") == expected
+    assert resolve_precision("bf16", "cuda") == "bf16"

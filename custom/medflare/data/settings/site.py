@@ -31,8 +31,8 @@ class BackboneConfig(Settings):
     )
     precision: Literal["auto", "fp32", "bf16", "int8", "nf4"] = Field(
         default="auto",
-        description="auto: bf16 where products are faster in it (GPUs, processors with AMX), else fp32, "
-        "which takes twice the memory",
+        description="auto: bf16 where products are faster in it (GPUs from Ampere on, processors with AMX), "
+        "else fp32, which takes twice the memory",
     )
 
     @model_validator(mode="before")
