@@ -33,7 +33,8 @@ def adapter_folder(result: Path) -> Path:
 def record_of(result: Path) -> tuple[Path, RunRecord] | None:
     """Return path and record of the run that a result belongs to; None where only a folder is at hand."""
     folder = adapter_folder(result)
-    for path in (folder.parents[1] / "run.json", *([] if folder == result else [locate(result)])):
+    above = folder.resolve().parent.parent
+    for path in (above / "run.json", *([] if folder == result else [locate(result)])):
         if path.is_file():
             record = read_record(path)
             kept = {(path.parent / artefact).resolve() for artefact in record.artefacts.values()}

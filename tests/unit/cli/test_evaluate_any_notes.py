@@ -15,6 +15,7 @@ from medflare.core.run_record import ComparisonRecord, RunRecord, SiteRecord, re
 from medflare.data.settings.cohort import CohortConfig
 from medflare.data.settings.site import SiteConfig
 from medflare.learners.extraction.learner import build
+from medflare.recipes.result_origin import origin_of
 from site_builders import write_result
 
 NOTES = {
@@ -256,3 +257,18 @@ def test_the_adapter_of_a_run_is_that_run(run: Path, tmp_path: Path) -> None:
     assert [item.site for item in read_record(copied / "run.json").evaluations] == ["new-hospital"]
     message = refusal(2, "evaluate", copied / "result" / "adapter", "-f", site_file(tmp_path), "--unseen")
     assert "says who took part; leave it out" in message
+
+
+def test_an_adapter_is_named_from_the_folder_beside_it(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A path of one part has no folder two above it."""
+    write_notes(tmp_path / "sealed")
+    shutil.copytree(run / "result" / "adapter", tmp_path / "received" / "adapter")
+    monkeypatch.chdir(tmp_path / "received")
+    (tested,) = facts("evaluate", Path("adapter"), "-f", site_file(tmp_path), "--unseen", "--limit", "1")
+    assert tested["studies"] == 1
+    found = facts("extract", tmp_path / "sealed" / "plain.txt", "-r", Path("adapter"))
+    assert found["notes"] == 1
+    monkeypatch.chdir(shutil.copytree(run, tmp_path / "whole") / "result")
+    assert origin_of(Path("adapter")).run_id == "r"
