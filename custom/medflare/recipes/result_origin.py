@@ -68,7 +68,7 @@ def reference_files(result: Path, given: Path | None, personalised: Path | None)
     if found is None:
         return []
     path, record = found
-    sites = path.parent.parent.parent
+    sites = path.resolve().parent.parent.parent
     files = [sites / name / path.parent.name / "result" / FILE for name in sorted(record.sites)]
     return [file for file in files if file.is_file()]
 

@@ -21,6 +21,7 @@ from medflare.core.run_record import RunRecord, SiteRecord, read_record
 from medflare.learners.fedmrg.learner import FedMRGLearner, build
 from medflare.models.report_result import load_generator
 from medflare.recipes.job_reader import read_job
+from medflare.recipes.result_origin import reference_files
 from medflare.tasks.reports import drafting
 from medflare.tasks.reports.evaluation import draft, write_personalised
 from medflare.tasks.reports.plausibility import write_reference
@@ -324,3 +325,14 @@ def test_a_corrupt_image_costs_no_other_one_its_draft(
 
 def test_a_wrong_device_is_refused(run: tuple[Path, FedMRGLearner]) -> None:
     assert "expected auto, cpu, cuda" in refusal(2, "generate", "x.png", "-r", run[0], "--device", "gpu")
+
+
+def test_the_files_of_sites_are_found_from_within_the_run(
+    run: tuple[Path, FedMRGLearner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = reference_files(run[0], None, None)
+    assert len(expected) == 1
+    for folder, named in ((run[0], "."), (run[0], "run.json"), (run[0] / "result", "adapter")):
+        monkeypatch.chdir(folder)
+        found = reference_files(Path(named), None, None)
+        assert [path.resolve() for path in found] == [path.resolve() for path in expected]
