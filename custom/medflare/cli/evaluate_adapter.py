@@ -48,8 +48,11 @@ def test_adapter(
     from medflare.core.errors import ConfigError
     from medflare.data.settings.site import load_site, load_site_file
     from medflare.federation.server.scorer import SERVER
+    from medflare.recipes.after_run import is_result_folder
     from medflare.reporting.tables import results_table
 
+    if adapter != "final" and is_result_folder(named):
+        raise ConfigError(f"--adapter {adapter}: {named} is an adapter already; leave the option out.")
     test, rows_to_show, words = _of_folder(named, unseen, how) or _of_run(
         named, adapter, unseen, options, how
     )

@@ -33,7 +33,21 @@ def locate(run: Path) -> Path:
     for candidate in (run, run / "run.json", run / SERVER_FOLDER / "run.json"):
         if candidate.is_file():
             return candidate
-    raise DataError(f"{run}: there is no run record. Name a folder that `medflare run` made.")
+    raise DataError(f"{run}: {_why_no_record(run)}")
+
+
+def _why_no_record(run: Path) -> str:
+    if not run.exists():
+        return "there is no such file or folder, so there is no run record. Name a folder of `medflare run`."
+    if is_result_folder(run):
+        return (
+            "is an adapter, and there is no run record (run.json) beside it. `medflare evaluate -f "
+            "site.yaml`, `generate` and `extract` take it as it is."
+        )
+    below = sorted(path.name for path in run.glob("*") if (path / SERVER_FOLDER / "run.json").is_file())
+    if below:
+        return f"there is no run record, but there are runs in it; name one: {', '.join(below[:5])}."
+    return "there is no run record. Name a folder that `medflare run` made."
 
 
 def score_site(

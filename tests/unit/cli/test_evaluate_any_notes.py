@@ -272,3 +272,14 @@ def test_an_adapter_is_named_from_the_folder_beside_it(
     assert found["notes"] == 1
     monkeypatch.chdir(shutil.copytree(run, tmp_path / "whole") / "result")
     assert origin_of(Path("adapter")).run_id == "r"
+
+
+def test_what_is_no_run_is_told_apart(run: Path, tmp_path: Path) -> None:
+    write_notes(tmp_path / "sealed")
+    alone = shutil.copytree(run / "result" / "adapter", tmp_path / "received" / "adapter")
+    shutil.copytree(run, tmp_path / "runs" / "monday" / "server" / "simulate_job")
+    assert "is an adapter, and there is no run record" in refusal(3, "evaluate", alone)
+    assert "name one: monday." in refusal(3, "page", tmp_path / "runs")
+    assert "there is no such file or folder" in refusal(3, "page", tmp_path / "tuesday")
+    message = refusal(2, "evaluate", alone, "-f", site_file(tmp_path), "--adapter", "best")
+    assert "is an adapter already; leave the option out" in message
