@@ -16,6 +16,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from medflare.core.adapter_config import check_adapter_config
 from medflare.core.errors import RunError
 
+OWN = "medflare-"
+"""Begins the names of models that come with medflare, or that it makes anew."""
+EMBEDDED = f"{OWN}embedded"
+"""Begins the names of those of them that have weights and come with it."""
+
 
 class _Strict(BaseModel):
     """Unknown keys and values of another type are refused."""

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from medflare.core.errors import ConfigError
+from medflare.core.site_description import EMBEDDED
 from medflare.models.frozen_weights import LOADED
 from medflare.models.layer_placement import place_layers
 
@@ -33,9 +34,7 @@ PROCESSORS, INTEL = Path("/proc/cpuinfo"), "GenuineIntel"
 PROMPT_FILE = "medflare_prompt.json"
 """In a model's folder: its own wording of prompts."""
 WORDED = ("question_answering", "summarisation")
-OWN = "medflare-"
-"""Begins the names of models that come with medflare, or that it makes anew."""
-EMBEDDED_NAMES = {"decoder": f"{OWN}embedded", "notes_decoder": f"{OWN}embedded-notes"}
+EMBEDDED_NAMES = {"decoder": EMBEDDED, "notes_decoder": f"{EMBEDDED}-notes"}
 DEFAULT_TEMPLATE = {
     "prefix": "Human: <Img>",
     "suffix": "</Img> Conditions:",

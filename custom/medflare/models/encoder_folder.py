@@ -16,9 +16,9 @@ from pydantic import Field
 from medflare.core.config import Settings
 from medflare.core.errors import ConfigError
 from medflare.core.seeds import seeded
+from medflare.core.site_description import OWN
 from medflare.models.backbone import (
     LOADING,
-    OWN,
     check_folder,
     fingerprint,
     load_tokenizer,

@@ -12,11 +12,10 @@ from typing import Any
 from medflare.core.adapter_config import BASE_MODEL
 from medflare.core.errors import RunError
 from medflare.core.method import HIGHEST_PRETRAINED_RATE
-from medflare.core.site_description import SiteDescription, description_of
+from medflare.core.site_description import OWN, SiteDescription, description_of
 from medflare.core.tensors import SharedSpec
 from medflare.egress.failures import clean_text
 from medflare.learners.registry import known_method
-from medflare.models.backbone import OWN
 from medflare.wire.spec_codec import spec_from_json
 
 MOST_SHOWN = 400

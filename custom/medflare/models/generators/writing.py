@@ -20,7 +20,8 @@ from torch import Tensor
 from medflare.core.conditions import CONDITIONS, Code
 from medflare.core.errors import ConfigError
 from medflare.core.seeds import seeded
-from medflare.models.backbone import LOADING, OWN, autocast, load_tokenizer
+from medflare.core.site_description import OWN
+from medflare.models.backbone import LOADING, autocast, load_tokenizer
 from medflare.models.embedded import decoder_folder
 from medflare.models.encoder_folder import first_token
 from medflare.models.encoders import VisualEncoder

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from medflare.core.run_record import RunRecord
+from medflare.core.site_description import EMBEDDED
 from medflare.reporting.formatting import byte_size, duration, plural, short_count
 from medflare.reporting.metric_names import curve_name
 
 STATUS = {"running": "still running"}
 """Words for a status that are not its name."""
-EMBEDDED = "medflare-embedded"
-"""Begins the names of the backbones that come with medflare."""
 FEW = 20
 """Studies of a test from fewer of which nothing can be concluded."""
 
