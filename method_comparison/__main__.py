@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from medflare.core.config import read_pairs
@@ -45,8 +47,9 @@ def run(given: argparse.Namespace) -> int:
         for _ in range(given.workers - 1)
     ]
     failed, left_out = list[str](), list[str]()
+    ends = math.inf if given.minutes is None else time.monotonic() + 60 * given.minutes
     for comparison in comparisons:
-        found = run_units(comparison, given.out, given.minutes, lambda line: print(line, flush=True))
+        found = run_units(comparison, given.out, ends, lambda line: print(line, flush=True))
         failed += found.failed
         left_out += (f"{comparison.name} {unit}" for unit in found.left_out)
     codes = [process.wait() for process in others]
@@ -116,7 +119,11 @@ def parser() -> argparse.ArgumentParser:
         own.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a task's setting")
         if command is run:
             own.add_argument("--workers", type=int, default=1, help="processes that share the units")
-            own.add_argument("--minutes", type=float, help="after so many no further unit begins")
+            own.add_argument(
+                "--minutes",
+                type=float,
+                help="after so many nothing new begins; a unit stops after its round and is gone on with",
+            )
         else:
             own.add_argument("--pages", type=Path, default=PAGES)
     listed = commands.add_parser("list", help="comparisons, methods, partitions and seeds")

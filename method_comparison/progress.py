@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 import time
 from functools import cache
@@ -25,6 +26,10 @@ SUFFIXES = (".py", ".json", ".yaml", ".safetensors")
 """Folders and endings of the files that decide, beside a configuration, what a unit trains."""
 
 
+class OutOfTimeError(Exception):
+    """The time that a command was given is over; what it has trained is kept."""
+
+
 class Done(BaseModel):
     """`progress.json`: of which settings and program the progress is, and its processor seconds so far."""
 
@@ -40,13 +45,15 @@ class UnitProgress:
         goes_on: whether an interrupted training left rounds that need not be trained again.
     """
 
-    def __init__(self, unit_folder: Path, settings: str) -> None:
+    def __init__(self, unit_folder: Path, settings: str, ends: float = math.inf) -> None:
         """Take up what an interrupted training left in a unit's folder, or empty the folder.
 
         Args:
             settings: fingerprint of all that the configuration decides. Progress of other settings, or of
                 another program, is thrown away: half of a result by each would be the result of neither.
+            ends: moment of `time.monotonic` after which the training stops when a round is done.
         """
+        self.ends = ends
         self.folder, self._of = unit_folder / FOLDER, f"{settings}-{program()}"
         found, self._before = self._read(), 0.0
         if found is not None and found.of == self._of:
@@ -97,6 +104,8 @@ class _UnitCheckpoint(LoopCheckpoint):
     def write(self, rounds_done: int, tensors: State, values: Any) -> None:
         super().write(rounds_done, tensors, values)
         self._progress.note()
+        if time.monotonic() > self._progress.ends:
+            raise OutOfTimeError
 
 
 @cache

@@ -21,7 +21,7 @@ from medflare.core.config import Settings, parse
 from medflare.core.errors import ConfigError
 from method_comparison.comparison_table import Run
 from method_comparison.configuration import SCHEMA, Configuration, Selection, known, read_configuration
-from method_comparison.progress import UnitProgress
+from method_comparison.progress import OutOfTimeError, UnitProgress
 from method_comparison.result import Result, ResultStore
 from method_comparison.tasks import make_task
 from method_comparison.tasks.base import AnyTask, Unit
@@ -139,8 +139,13 @@ class NotTrained:
     left_out: list[str] = field(default_factory=list)
 
 
+def end_after(minutes: float | None) -> float:
+    """Return the moment of `time.monotonic` in so many minutes; never for None."""
+    return math.inf if minutes is None else time.monotonic() + 60 * minutes
+
+
 def run_units(
-    comparison: Comparison, out: Path, minutes: float | None = None, say: Callable[[str], None] = print
+    comparison: Comparison, out: Path, ends: float = math.inf, say: Callable[[str], None] = print
 ) -> NotTrained:
     """Train every unit that is wanted and has no result; return those that were not trained.
 
@@ -148,29 +153,33 @@ def run_units(
     was interrupted goes on after its last whole round.
 
     Args:
-        minutes: after so many no further unit begins.
+        ends: moment of `time.monotonic` after which nothing new begins; a unit in training stops when its
+            round is done, and the same command goes on with it.
 
     Raises:
         ConfigError: a result that is there cannot be used; nothing was trained.
     """
-    store, found, began = ResultStore(out, comparison.name), NotTrained(), time.monotonic()
+    store, found = ResultStore(out, comparison.name), NotTrained()
     comparison.results(store)
     comparison.check()
     for partition, method, seed in comparison.units():
-        if minutes is not None and time.monotonic() - began > 60 * minutes:
-            say(f"stopped after {minutes:g} minutes; the same command goes on.")
+        if time.monotonic() > ends:
+            say("stopped, as the time is over; the same command goes on.")
             break
         with store.claim(partition, method, seed) as partial:
             if partial is None:
                 continue
             told = f"{partition} {method} seed {seed}"
-            progress = UnitProgress(partial, comparison.fingerprint(method))
+            progress = UnitProgress(partial, comparison.fingerprint(method), ends)
             if progress.goes_on:
                 say(f"{told}: goes on after {progress.seconds():.0f} s of an interrupted training")
             try:
                 result = train_unit(
                     comparison, (partition, method, seed), comparison.shared_folder(out), partial, progress
                 )
+            except OutOfTimeError:
+                say(f"{told}: stopped, as the time is over; the same command goes on with it.")
+                break
             except NotHereError as error:
                 shutil.rmtree(partial)
                 found.left_out.append(told)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -180,3 +181,15 @@ def test_the_program_is_the_code_and_the_jobs_and_no_documentation(
     (tmp_path / "loop.py").write_text("x = 2")
     assert digest() != first
     progress.program.cache_clear()
+
+
+def test_a_command_whose_time_is_over_stops_after_a_round(tmp_path: Path) -> None:
+    comparison, said = comparison_of(EXTRACTION, "plain"), list[str]()
+    trained = run_units(comparison, tmp_path, ends=time.monotonic() + 1e-3, say=said.append)
+    assert said == ["synthetic plain seed 0: stopped, as the time is over; the same command goes on with it."]
+    assert not trained.failed
+    partial = tmp_path / "x" / "synthetic" / "plain" / "0.partial"
+    assert found(partial / progress.FOLDER / "all.safetensors") == 1
+    said.clear()
+    run_units(comparison, tmp_path, ends=time.monotonic() - 1, say=said.append)
+    assert said == ["stopped, as the time is over; the same command goes on."]
