@@ -4,11 +4,9 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from medflare.core.config import read_pairs
@@ -16,7 +14,7 @@ from medflare.core.errors import MedflareError
 from medflare.wire.memory import LESS_MEMORY
 from method_comparison.configuration import Selection, names, read_configuration
 from method_comparison.page import write_page
-from method_comparison.runner import Comparison, run_units
+from method_comparison.runner import Comparison, end_after, run_units
 
 FAILED, LEFT_OUT = 5, 2
 """Exit codes: a unit failed; one that was asked for by name needs what is not on this machine."""
@@ -47,7 +45,7 @@ def run(given: argparse.Namespace) -> int:
         for _ in range(given.workers - 1)
     ]
     failed, left_out = list[str](), list[str]()
-    ends = math.inf if given.minutes is None else time.monotonic() + 60 * given.minutes
+    ends = end_after(given.minutes)
     for comparison in comparisons:
         found = run_units(comparison, given.out, ends, lambda line: print(line, flush=True))
         failed += found.failed
@@ -119,11 +117,7 @@ def parser() -> argparse.ArgumentParser:
         own.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a task's setting")
         if command is run:
             own.add_argument("--workers", type=int, default=1, help="processes that share the units")
-            own.add_argument(
-                "--minutes",
-                type=float,
-                help="after so many nothing new begins; a unit stops after its round and is gone on with",
-            )
+            own.add_argument("--minutes", type=float, help="after so many a unit stops after its round")
         else:
             own.add_argument("--pages", type=Path, default=PAGES)
     listed = commands.add_parser("list", help="comparisons, methods, partitions and seeds")

@@ -106,7 +106,9 @@ def run(
     out: Path = typer.Option(Path("studies"), "--out", help="Folder of results; finished units stay."),
     methods: str | None = typer.Option(None, "--methods", help="Some of them, with commas."),
     seeds: str | None = typer.Option(None, "--seeds", help="Some of them, with commas."),
-    minutes: float | None = typer.Option(None, "--minutes", help="After so many no further unit begins."),
+    minutes: float | None = typer.Option(
+        None, "--minutes", help="After so many a training stops when its round is done, to be gone on with."
+    ),
 ) -> None:
     """Trains methods on a benchmark and writes the papers' tables, ours beside the published figures.
 
@@ -123,7 +125,7 @@ def run(
     sys.path.insert(0, str(root))
     from method_comparison.configuration import Selection, read_configuration
     from method_comparison.page import write_page
-    from method_comparison.runner import Comparison, run_units
+    from method_comparison.runner import Comparison, end_after, run_units
 
     if not comparison.is_file():
         raise ConfigError(f"{comparison}: no such file; docs/how-to/reproduce-the-papers.md has one.")
@@ -132,7 +134,7 @@ def run(
         seeds=None if seeds is None else tuple(map(int, seeds.split(","))),
     )
     chosen = Comparison.of(comparison.stem, read_configuration(comparison.stem, comparison.parent), wanted)
-    not_trained = run_units(chosen, out, minutes, typer.echo)
+    not_trained = run_units(chosen, out, end_after(minutes), typer.echo)
     typer.echo(str(write_page(chosen, out, out / "pages")))
     if failed := not_trained.failed:
         raise RunError(f"{len(failed)} unit(s) failed: {', '.join(failed)}; see error.txt in their folders.")
