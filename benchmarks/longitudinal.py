@@ -3,7 +3,7 @@
 
     PYTHONPATH=custom python benchmarks/longitudinal.py
 
-Prints the two tables of docs/results/longitudinal.md; a minute on one core, no training of report models.
+Prints the three tables of docs/results/longitudinal.md; a minute on one core, no training of report models.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from itertools import groupby, pairwise
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 
+from medflare.core.conditions import CONDITIONS
 from medflare.evaluation.temporal_coherence import evaluate_coherence
 from medflare.synthetic import DEMO_HOSPITALS
 from medflare.synthetic.follow_up import follow_up_reports
@@ -20,6 +21,7 @@ from medflare.synthetic.profiles import HospitalProfile
 from medflare.synthetic.progression import PROGRESSIONS, follow
 
 VISITS, PATIENTS = 5, 600
+DEVICES = "support devices"
 METRICS = ("change_f1", "change_moved_f1", "change_macro_f1", "change_opposite")
 
 
@@ -29,7 +31,7 @@ def fates(profile: HospitalProfile) -> tuple[np.ndarray, np.ndarray]:
     for course in follow(profile, PROGRESSIONS[profile.name], PATIENTS, VISITS):
         man = float(course.patient.sex == "M")
         for number, visit in zip(course.numbers, course.patient.visits, strict=True):
-            found = [f.change for f in visit.findings if f.condition != "support devices" and number > 1]
+            found = [f.change for f in visit.findings if f.condition != DEVICES and number > 1]
             rows += [((visit.age - 60) / 20, man, number - 2.0)] * len(found)
             changes += found
     return np.array(rows), np.array(changes)
@@ -46,6 +48,45 @@ def known() -> None:
         for columns in ([2], [0, 1], [0, 1, 2]):
             model = LogisticRegression(max_iter=500).fit(x[:, columns], y)
             scores.append(model.score(held[:, columns], truth))
+        print(f"| {profile.name} | {len(truth)} | " + " | ".join(f"{100 * s:.1f} %" for s in scores) + " |")
+
+
+def seen(profile: HospitalProfile) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Who the patient is, what the picture shows, and the change, of each finding but devices that it shows.
+
+    Returns:
+        (n, 3) as in `fates`; (n, 2 C + 3) each condition and its extent, how many findings there are, their
+        extents in all, the square of this one's; (n,) changes.
+    """
+    names = [name for name in CONDITIONS if name not in ("no finding", DEVICES)]
+    who, shown, changes = [], [], []
+    for course in follow(profile, PROGRESSIONS[profile.name], PATIENTS, VISITS):
+        man = float(course.patient.sex == "M")
+        for number, visit in zip(course.numbers, course.patient.visits, strict=True):
+            there = [f for f in visit.findings if f.condition != DEVICES and f.change != "resolved"]
+            for finding in there if number > 1 else []:
+                condition = np.eye(len(names))[names.index(finding.condition)]
+                extents = [len(there), sum(f.extent for f in there), finding.extent**2]
+                who.append(((visit.age - 60) / 20, man, number - 2.0))
+                shown.append(np.concatenate([condition, condition * finding.extent, extents]))
+                changes.append(finding.change)
+    return np.array(who), np.array(shown), np.array(changes)
+
+
+def read_from_the_picture() -> None:
+    """The same accuracy for the findings that a picture shows, by who the patient is and by the picture."""
+    print("\n| hospital | n | most frequent change | age, sex, visit | the picture, read perfectly | both |")
+    print("|---|---:|---:|---:|---:|---:|")
+    for profile in DEMO_HOSPITALS:
+        (who, shown, y), (held_who, held_shown, truth) = seen(profile), seen(profile.with_seed(1))
+        names, counts = np.unique(y, return_counts=True)
+        scores = [float((truth == names[counts.argmax()]).mean())]
+        for x, held in (
+            (who, held_who),
+            (shown, held_shown),
+            (np.hstack([who, shown]), np.hstack([held_who, held_shown])),
+        ):
+            scores.append(LogisticRegression(max_iter=5000).fit(x, y).score(held, truth))
         print(f"| {profile.name} | {len(truth)} | " + " | ".join(f"{100 * s:.1f} %" for s in scores) + " |")
 
 
@@ -85,4 +126,5 @@ def trivial() -> None:
 
 if __name__ == "__main__":
     known()
+    read_from_the_picture()
     trivial()
