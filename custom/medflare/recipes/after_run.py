@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -154,7 +154,7 @@ def _test(
         place += f"@{kind}"
     if options.limit is not None:
         place += f"@first-{options.limit}"
-    evaluation: EvaluationRecord = get_task(task).load_scorer()(
+    evaluation: EvaluationRecord = tester(result)(
         result,
         site,
         role=role,
@@ -171,6 +171,11 @@ def _test(
 def is_result_folder(path: Path) -> bool:
     """Return whether a folder holds what a run made, an adapter with the file of its method beside it."""
     return any((path / file).is_file() for file in methods_by_result_file())
+
+
+def tester(result: Path) -> Callable[..., EvaluationRecord]:
+    """Return what tests a result folder on a site: the scorer of its method's task."""
+    return get_task(result_method(result).task).load_scorer()
 
 
 def result_method(result: Path) -> Method[Any]:
