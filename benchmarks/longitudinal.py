@@ -52,7 +52,7 @@ def known() -> None:
 
 
 def seen(profile: HospitalProfile) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Who the patient is, what the picture shows, and the change, of each finding but devices that it shows.
+    """Facts of the patient, facts of the picture, and the change, of each finding but devices that it shows.
 
     Returns:
         (n, 3) as in `fates`; (n, 2 C + 3) each condition and its extent, how many findings there are, their

@@ -20,6 +20,8 @@ from medflare.in_process.checkpoint import LoopCheckpoint
 from medflare.wire.durable import write_json
 
 FOLDER = "progress"
+ERROR = "error.txt"
+"""In the folder of a unit that failed."""
 HERE = Path(__file__).parent
 CODE = (Path(medflare.__file__).parent, HERE / "tasks", HERE.parent / "jobs")
 SUFFIXES = (".py", ".json", ".yaml", ".safetensors")
@@ -56,11 +58,13 @@ class UnitProgress:
         self.ends = ends
         self.folder, self._of = unit_folder / FOLDER, f"{settings}-{program()}"
         found, self._before = self._read(), 0.0
-        if found is not None and found.of == self._of:
+        same = found is not None and found.of == self._of
+        self.goes_on = same and any(self.folder.glob("*.safetensors"))
+        if found is not None and self.goes_on:
             self._before = found.seconds
+            (unit_folder / ERROR).unlink(missing_ok=True)
         else:
             shutil.rmtree(unit_folder, ignore_errors=True)
-        self.goes_on = any(self.folder.glob("*.safetensors"))
         self.folder.mkdir(parents=True, exist_ok=True)
         self.begin()
         self.note()

@@ -21,7 +21,7 @@ from medflare.core.config import Settings, parse
 from medflare.core.errors import ConfigError
 from method_comparison.comparison_table import Run
 from method_comparison.configuration import SCHEMA, Configuration, Selection, known, read_configuration
-from method_comparison.progress import OutOfTimeError, UnitProgress
+from method_comparison.progress import ERROR, OutOfTimeError, UnitProgress
 from method_comparison.result import Result, ResultStore
 from method_comparison.tasks import make_task
 from method_comparison.tasks.base import AnyTask, Unit
@@ -186,9 +186,9 @@ def run_units(
                 say(f"{told}: left out: {error}")
                 continue
             except Exception as error:  # the comparison goes on without this unit
-                (partial / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
+                (partial / ERROR).write_text(traceback.format_exc(), encoding="utf-8")
                 found.failed.append(told)
-                say(f"{told}: failed: {type(error).__name__}: {error}; see {partial}/error.txt")
+                say(f"{told}: failed: {type(error).__name__}: {error}; see {partial / ERROR}")
                 continue
             progress.remove()
             store.complete(partial, result)

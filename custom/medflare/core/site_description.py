@@ -19,7 +19,7 @@ from medflare.core.errors import RunError
 OWN = "medflare-"
 """Begins the names of models that come with medflare, or that it makes anew."""
 EMBEDDED = f"{OWN}embedded"
-"""Begins the names of those of them that have weights and come with it."""
+"""Begins the names of models whose weights come with medflare."""
 
 
 class _Strict(BaseModel):

@@ -4,8 +4,8 @@
 Between two visits a finding gets worse, gets better, resolves or stays, by competing hazards per 30 days. The
 frailty u = age * (years - 60) / 20 ± men + drift * (t - 2), plus for men and minus for women, has worsening
 and new findings go with e^u, improving and resolving with e^-u. Who the patient is and how many visits passed
-tell u, hence adapters for patients and steps for visits. A picture tells of what became of a finding too, by
-how large it is (docs/results/longitudinal.md).
+tell u, hence adapters for patients and steps for visits. A picture tells more of what became of its findings
+than these do (docs/results/longitudinal.md).
 """
 
 from __future__ import annotations

@@ -142,6 +142,18 @@ def test_other_settings_begin_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [path.name for path in partial.iterdir()] == [progress.FOLDER]
 
 
+def test_what_a_failure_left_is_no_part_of_the_unit(tmp_path: Path) -> None:
+    for kept in (False, True):
+        UnitProgress(tmp_path / "unit", "settings").folder.mkdir(exist_ok=True)
+        (tmp_path / "unit" / progress.ERROR).write_text("no convergence")
+        (tmp_path / "unit" / "predictions.jsonl").write_text("half of them")
+        if kept:
+            LoopCheckpoint(tmp_path / "unit" / progress.FOLDER / "all.safetensors").write(1, {}, {})
+        assert UnitProgress(tmp_path / "unit", "settings").goes_on is kept
+        assert not (tmp_path / "unit" / progress.ERROR).exists()
+        assert (tmp_path / "unit" / "predictions.jsonl").exists() is kept
+
+
 def test_a_damaged_checkpoint_costs_a_round_and_two_the_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
