@@ -17,8 +17,9 @@ from fed_tamper import spoiled
 from fed_toy import ToyLearner
 from safetensors.torch import load_file
 
+from influence_formula import influence_weights
 from medflare.aggregation.capabilities import ScoresCandidates
-from medflare.aggregation.influence import Influence, influence_weights
+from medflare.aggregation.influence import Influence
 from medflare.aggregation.l_fedavg import LossFedAvg
 from medflare.aggregation.lora import LoraStack
 from medflare.aggregation.weighted_mean import WeightedMean

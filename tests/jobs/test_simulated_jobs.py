@@ -11,8 +11,8 @@ import torch
 import yaml
 from simulated_jobs import JOBS, MIXTURE, ROUNDS, SMALL, STEPS, VISITS, Runs, write_questions
 
+from influence_formula import influence_weights
 from medflare.aggregation import make_rule
-from medflare.aggregation.influence import influence_weights
 from medflare.core.errors import ConfigError
 from medflare.core.plan import RoundPlan
 from medflare.data.settings.cohort import SplitConfig

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 AlphaMode = Literal["softmax", "sigmoid", "beta_softmax", "constant"]
 Embedding = Literal["visit", "days"]
-ALPHA_MODES: tuple[str, ...] = get_args(AlphaMode)
-EMBEDDINGS: tuple[str, ...] = get_args(Embedding)
 FLOOR = 1e-4
 """No residual is divided by an α below this."""
 WIDTH, HIDDEN, CENTURY = 16, 32, 100.0

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median_low
 from types import MappingProxyType
@@ -20,20 +19,6 @@ from medflare.core.errors import ConfigError, UpdateError
 from medflare.core.hints import InfluenceHint, RoundHints
 from medflare.core.tensors import State, apply_delta
 from medflare.core.update import Update
-
-
-def influence_weights(
-    losses: Sequence[float], examples: Sequence[int], temperature: float = 1.0, use_data_size: bool = True
-) -> list[float]:
-    """Return C_k = n_k I_k / Σ n_j I_j with I_k ∝ exp(-ℓ_k/κ); I_k alone where `use_data_size` is false.
-
-    The smallest loss is subtracted first, so no exponent is positive (ML-3).
-    """
-    best = min(losses)
-    shares = [math.exp((best - loss) / temperature) for loss in losses]
-    if use_data_size:
-        shares = [share * n for share, n in zip(shares, examples, strict=True)]
-    return [share / sum(shares) for share in shares]
 
 
 class Influence(MeanRule, ScoresCandidates, SendsHints, AllowsSiteFactors):

@@ -74,9 +74,3 @@ def summary(sites: Mapping[str, ClientStatistics]) -> dict[str, Any]:
             "labels": {c: round(float(v), 4) for c, v in zip(CONDITIONS, positive, strict=True)},
         }
     return table
-
-
-def word_overlap(sites: Mapping[str, ClientStatistics]) -> np.ndarray:
-    """Return (K, K): words that two clients share over the words that either uses (Jaccard)."""
-    words = [one.words for one in sites.values()]
-    return np.array([[len(a & b) / max(len(a | b), 1) for b in words] for a in words])

@@ -100,34 +100,6 @@ def _clean(text: str) -> str:
     return text.strip(" ,;:-").removeprefix(". ").strip()
 
 
-# ------------------------------------------------------------------------------------------ sections
-
-_HEADING = re.compile(rf"(?m)^[ \t]*(?:([A-Z][A-Z0-9 /,&()'-]{{2,60}})|((?i:{_HEADING_WORDS})))[ \t]*:")
-_WANTED = (re.compile(r"\bfindings?\b"), re.compile(r"\b(?:impressions?|conclusions?|opinion)\b"))
-
-
-def findings_section(report_text: str) -> str:
-    """Return the text under FINDINGS, else under IMPRESSION, of a free report such as MIMIC-CXR's; else "".
-
-    A heading is a line that starts with capitals and a colon, or with a known section name and a colon.
-    A text without any heading is taken to be the section itself. Whitespace runs become one space.
-    """
-    headings = list(_HEADING.finditer(report_text))
-    if not headings:
-        return _SPACE.sub(" ", report_text).strip()
-    ends = [heading.start() for heading in headings[1:]] + [len(report_text)]
-    for wanted in _WANTED:
-        parts = [
-            report_text[heading.end() : end]
-            for heading, end in zip(headings, ends, strict=True)
-            if wanted.search((heading[1] or heading[2]).lower())
-        ]
-        section = _SPACE.sub(" ", " ".join(parts)).strip()
-        if section:
-            return section
-    return ""
-
-
 # -------------------------------------------------------------------------------------------- tokens
 
 _JAPANESE = r"[\u3005\u3400-\u4dbf\u4e00-\u9fff]+|[\u3041-\u309f]+|[\u30a1-\u30ff\uff66-\uff9f]+"

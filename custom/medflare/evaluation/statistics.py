@@ -73,15 +73,12 @@ class Difference:
 
     Attributes:
         p: two-sided.
-        wins: share of the resamples in which the first system scores higher, ties counting half: the
-            "win-rate" of FedTAR's tables.
     """
 
     value: float
     low: float
     high: float
     p: float
-    wins: float
 
     @property
     def significant(self) -> bool:
@@ -222,13 +219,9 @@ def paired_difference(
     observed one lies from zero, itself included (so never 0).
     """
     first, second = _replicates([ours, theirs], groups, replicates, seed)
-    return _difference(ours.value - theirs.value, first - second)
-
-
-def _difference(observed: float, drawn: Array) -> Difference:
+    observed, drawn = ours.value - theirs.value, first - second
     low, high = _interval(drawn)
-    wins = float((drawn > 0).mean() + 0.5 * (drawn == 0).mean())
-    return Difference(observed, low, high, _p_value(np.abs(drawn - observed), abs(observed)), wins)
+    return Difference(observed, low, high, _p_value(np.abs(drawn - observed), abs(observed)))
 
 
 def _p_value(distances: Array, observed: float) -> float:
@@ -260,38 +253,8 @@ def over_seeds(
     All runs are scored on the same studies. With fewer than five seeds the spread between seeds is
     estimated from so few values that the interval is optimistic; report the number of seeds beside it.
     """
-    drawn = _over_seeds([[run] for run in runs], groups, replicates, seed)
-    low, high = _interval(drawn)
+    # Studies are crossed with seeds, hence one resample of the studies serves all seeds of a replicate.
+    values = np.stack(_replicates(runs, groups, replicates, seed))
+    picks = np.random.default_rng([seed, 1]).integers(len(runs), size=values.shape)
+    low, high = _interval(np.take_along_axis(values, picks, axis=0).mean(axis=0))
     return Estimate(value=float(np.mean([run.value for run in runs])), low=low, high=high)
-
-
-def difference_over_seeds(
-    ours: Sequence[Statistic],
-    theirs: Sequence[Statistic],
-    *,
-    groups: Groups = None,
-    replicates: int = 1000,
-    seed: int = 0,
-) -> Difference:
-    """Return the mean over seeds of `ours[i]` minus `theirs[i]`, which share a seed and the studies.
-
-    Its `wins` are FedTAR's win-rate. Whether a method is better is not to be read here but with
-    `seed_tests`: resampling few seeds does not see the noise of training (ST-2).
-    """
-    pairs = [list(pair) for pair in zip(ours, theirs, strict=True)]
-    observed = float(np.mean([a.value - b.value for a, b in pairs]))
-    return _difference(observed, _over_seeds(pairs, groups, replicates, seed))
-
-
-def _over_seeds(systems: list[list[Statistic]], groups: Groups, count: int, seed: int) -> Array:
-    """Return means over drawn seeds, (count,); systems[i] holds one statistic, or two that are subtracted.
-
-    Studies are crossed with seeds, hence one resample of the studies serves all seeds of a replicate.
-    """
-    width = len(systems[0])
-    values = _replicates([item for system in systems for item in system], groups, count, seed)
-    table = np.stack(
-        [values[i] - values[i + 1] if width == 2 else values[i] for i in range(0, len(values), width)]
-    )
-    picks = np.random.default_rng([seed, 1]).integers(len(systems), size=(len(systems), count))
-    return np.take_along_axis(table, picks, axis=0).mean(axis=0)

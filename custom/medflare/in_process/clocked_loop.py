@@ -22,7 +22,7 @@ from medflare.core.tensors import State
 from medflare.core.timing import Timing
 from medflare.core.update import Update
 from medflare.in_process.loop import FederationLoop, MakePlan
-from medflare.selection.clock import SimulatedClock, seconds_to_target
+from medflare.selection.clock import SimulatedClock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +86,6 @@ class ClockedRun:
     def curve(self, metric: str) -> list[tuple[float, float]]:
         """Return (simulated seconds, value) of the rounds that measured it."""
         return [(entry.ended, entry.metrics[metric]) for entry in self.rounds if metric in entry.metrics]
-
-    def seconds_to(self, metric: str, target: float) -> float | None:
-        """Return when the metric first reached `target`; None where it never did."""
-        return seconds_to_target(self.curve(metric), target)
 
 
 OnClocked = Callable[[int, State, Mapping[str, Update]], Mapping[str, float] | None]

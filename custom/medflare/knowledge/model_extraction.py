@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from medflare.core.errors import ConfigError
 from medflare.data.notes.sentences import sentences
@@ -109,8 +109,3 @@ class ModelExtractor:
 def prompt(text: str) -> str:
     """Return the question about a text; a model writes on from its end."""
     return PROMPT.replace("{relations}", ", ".join(KNOWN)).replace("{text}", text, 1)
-
-
-def as_lines(triples: Sequence[Triple]) -> str:
-    """Return the answer that says these triples: what a model is taught to write."""
-    return "\n".join(" | ".join(triple) for triple in triples) or "none"

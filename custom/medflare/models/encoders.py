@@ -25,7 +25,6 @@ CLASSIFIERS = ("fc.", "heads.", "classifier.", "layernorm.")
 CVT_21: dict[str, Any] = {"depth": [1, 4, 16]}
 """Settings in which CvT-21 differs from the smallest of its family."""
 IN_FOLDER = ("model.safetensors", "pytorch_model.bin")
-TORCHVISION_RESNETS = ("resnet18", "resnet50", "resnet101")
 
 
 class EncoderSettings(Settings):

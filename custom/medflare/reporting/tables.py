@@ -65,26 +65,3 @@ def _rich_cell(cell: ScoreCell) -> Text:
     mark = f" ({cell.note})" if cell.note else ""
     text = Text(cell.value + mark, style="bold" if cell.best else "")
     return text.append(f"\n{cell.interval}", style="dim not bold") if cell.interval else text
-
-
-def markdown_table(
-    rows: Sequence[ScoreRow],
-    metrics: Sequence[str] | None = None,
-    comparisons: Iterable[ComparisonRecord] = (),
-) -> str:
-    """Return a Markdown table with its notes, for documents; arguments as of `results_table`."""
-    chosen = columns_of(rows, metrics)
-    cells, notes = grid_of(rows, chosen, comparisons)
-    head = [*LEADING, records_name(rows), *map(display_name, chosen)]
-    rule = ["---", "---", *["---:"] * (len(head) - 2)]
-    body = [
-        [row.site_name, row.system, str(row.studies), *map(_markdown_cell, line)]
-        for row, line in zip(rows, cells, strict=True)
-    ]
-    lines = ["| " + " | ".join(line) + " |" for line in (head, rule, *body)]
-    numbered = [f"{place}. {text}" for place, text in enumerate(notes, start=1)]
-    return "\n".join([*lines, "", caption_of(rows), *([""] if numbered else []), *numbered]) + "\n"
-
-
-def _markdown_cell(cell: ScoreCell) -> str:
-    return (f"**{cell.text}**" if cell.best else cell.text) + (f" ({cell.note})" if cell.note else "")

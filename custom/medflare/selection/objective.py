@@ -86,13 +86,3 @@ def variance_gradient(q: Vector, d: Vector) -> Vector:
     with_data = d > 0
     gradient[with_data] = -((d[with_data] / q[with_data]) ** 2)
     return gradient
-
-
-def update_variance(q: Vector, d: Vector, norms: Vector, mean_norm: float, draws: int) -> float:
-    """Return E‖θ⁺ − E θ⁺‖² = (Σ d_i²‖Δ_i‖²/q_i − ‖Σ d_iΔ_i‖²)/S.
-
-    Args:
-        norms: ‖Δ_i‖; mean_norm: ‖Σ d_iΔ_i‖.
-    """
-    used = d > 0
-    return float((np.sum((d[used] * norms[used]) ** 2 / q[used]) - mean_norm**2) / draws)

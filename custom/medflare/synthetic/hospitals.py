@@ -13,7 +13,6 @@ from textwrap import wrap
 import numpy as np
 from PIL import Image, ImageDraw
 
-from medflare.core.conditions import CONDITIONS, Code
 from medflare.synthetic.anatomy import Plane, compose, expose
 from medflare.synthetic.findings import ChestFinding, deform, draw
 from medflare.synthetic.patients import SyntheticPatient, SyntheticVisit, draw_anatomy, draw_patient, stream
@@ -218,9 +217,3 @@ def _short(f: ChestFinding) -> str:
     where = " ".join(filter(None, [f.side[:1].upper() if f.side else "", f.zone]))
     degree = "" if f.kind else "?" if f.uncertain else f.severity[:3]
     return " ".join(filter(None, [f.kind or f.condition, where, degree]))
-
-
-def prevalence_of(studies: Sequence[SyntheticStudy]) -> dict[str, float]:
-    """Return the share of studies whose report calls each condition positive."""
-    hits = np.mean([[c == Code.POSITIVE for c in s.codes] for s in studies], axis=0)
-    return dict(zip(CONDITIONS, hits.tolist(), strict=True))

@@ -11,8 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from influence_formula import influence_weights
 from medflare.aggregation.capabilities import factor_clip, round_hints
-from medflare.aggregation.influence import Influence, influence_weights
+from medflare.aggregation.influence import Influence
 from medflare.core.errors import ConfigError, UpdateError
 from medflare.core.tensors import State
 from medflare.core.update import Update
@@ -52,10 +53,13 @@ def asked(losses: tuple[float, ...], reference: float = 0.8, **settings: Any) ->
 
 
 def test_vector_1_influence_and_weights() -> None:
-    influence = influence_weights(LOSSES, EXAMPLES, use_data_size=False)
-    assert influence == pytest.approx([0.401760, 0.269307, 0.328933], abs=1e-6)
-    weights = influence_weights(LOSSES, EXAMPLES)
-    assert weights == pytest.approx([0.208471, 0.279484, 0.512045], abs=1e-6)
+    for use_data_size, expected in (
+        (False, [0.401760, 0.269307, 0.328933]),
+        (True, [0.208471, 0.279484, 0.512045]),
+    ):
+        rule = served(LOSSES, use_data_size=use_data_size)
+        rule.finish()
+        assert list(rule.report()["weights"].values()) == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize(

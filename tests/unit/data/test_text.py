@@ -1,26 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cleaning, sections and tokens of reports."""
+"""Cleaning and tokens of reports."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medflare.data.text import RULES, clean_report, findings_section, tokens
-
-MIMIC = """                                 FINAL REPORT
- EXAMINATION:  CHEST (PA AND LAT)
-
- INDICATION:  ___ year old woman with cough.  // pneumonia?
-
- FINDINGS:
-
- The lungs are clear.  There is no
- pleural effusion.
-
- IMPRESSION:
-
- No acute process.
-"""
+from medflare.data.text import RULES, clean_report, tokens
 
 
 @pytest.mark.parametrize(
@@ -86,28 +71,6 @@ def test_unknown_rules_are_named() -> None:
         clean_report("x", "r3gen")  # type: ignore[arg-type]
 
 
-def test_findings_come_first() -> None:
-    assert findings_section(MIMIC) == "The lungs are clear. There is no pleural effusion."
-
-
-def test_impression_where_there_are_no_findings() -> None:
-    assert findings_section(MIMIC.replace("FINDINGS", "TECHNIQUE")) == "No acute process."
-    assert findings_section("FINDINGS:\n\nIMPRESSION: Clear.") == "Clear."
-
-
-def test_sections_with_other_names() -> None:
-    assert findings_section("INDICATION: pain\nFINDINGS AND IMPRESSION: Clear.") == "Clear."
-    assert findings_section("Findings: Clear.\nImpression: Normal.") == "Clear."
-
-
-def test_a_report_without_either_section_gives_nothing() -> None:
-    assert findings_section("INDICATION: pain\nTECHNIQUE: PA") == ""
-
-
-def test_a_text_without_headings_is_the_section() -> None:
-    assert findings_section(" The lungs\n are clear. ") == "The lungs are clear."
-
-
 def test_tokens_are_lower_case_and_split_punctuation() -> None:
     assert tokens("No follow-up: 1.5 cm, (stable).") == [
         *("no", "follow-up", ":", "1.5", "cm", ",", "(", "stable", ")", ".")
@@ -118,7 +81,6 @@ def test_tokens_are_lower_case_and_split_punctuation() -> None:
 def test_any_text_is_cleaned(text: str) -> None:
     for rules in RULES:
         assert isinstance(clean_report(text, rules), str)
-    assert isinstance(findings_section(text), str)
     assert all(tokens(text))
 
 

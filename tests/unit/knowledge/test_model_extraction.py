@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from medflare.core.variables import with_absolute_paths
 from medflare.data.settings.knowledge import KnowledgeConfig
 from medflare.data.settings.site import BackboneConfig
 from medflare.knowledge.cohort_texts import KnowledgeText
-from medflare.knowledge.model_extraction import CUT, ModelExtractor, as_lines, prompt
+from medflare.knowledge.model_extraction import CUT, ModelExtractor, prompt
 from medflare.knowledge.site_graph import site_graph
 from medflare.knowledge.triple_parsing import (
     ABSENT,
@@ -108,6 +109,11 @@ FACTS = {
     "The rash was treated with cortisone.": [Triple("cortisone", "treats", "rash")],
     "She came with her mother.": [],
 }
+
+
+def as_lines(triples: Sequence[Triple]) -> str:
+    """The answer that says these triples."""
+    return "\n".join(" | ".join(triple) for triple in triples) or "none"
 
 
 @pytest.fixture(scope="module")

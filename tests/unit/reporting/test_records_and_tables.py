@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import io
 import json
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from medflare.core.json_lines import write_lines
 from medflare.core.run_record import ComparisonRecord, Estimate, EvaluationRecord, read_record
 from medflare.reporting.metric_names import curve_name, display_name
 from medflare.reporting.score_rows import rows_of
-from medflare.reporting.tables import markdown_table, results_table
+from medflare.reporting.tables import results_table
 from medflare.tasks.prediction_files import read_predictions
 
 
@@ -125,7 +127,14 @@ def evaluation(adapter: str, value: float) -> EvaluationRecord:
     )
 
 
-def test_markdown_bolds_the_best_and_admits_what_is_not_significant(run_folder: Path) -> None:
+def printed(record: Any, metrics: Sequence[str] | None = None) -> str:
+    """What the terminal shows of a run."""
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(results_table(rows_of([record]), metrics, record.comparisons))
+    return console.export_text()
+
+
+def test_a_table_marks_the_best_and_admits_what_is_not_significant(run_folder: Path) -> None:
     record = read_record(run_folder)
     record.evaluations = [evaluation("generic", 0.4), evaluation("personalised", 0.5)]
     record.comparisons = [
@@ -140,24 +149,23 @@ def test_markdown_bolds_the_best_and_admits_what_is_not_significant(run_folder: 
             p=0.2,
         )
     ]
-    text = markdown_table(rows_of([record]), None, record.comparisons)
-    assert "| site-1 | FedMRG generic | 10 | 40.0 [30.0, 50.0] |" in text
-    assert "| site-1 | FedMRG personalised | 10 | **50.0 [40.0, 60.0]** (1) |" in text
-    assert "1. BLEU-4 at site-1: FedMRG personalised is not significantly better than FedMRG generic" in text
-    assert "+10.0 [-5.0, +25.0], p = 0.2" in text
+    text = printed(record)
+    assert re.search(r"site-1 +generic +10 +40\.0 *\n", text)
+    assert re.search(r"site-1 +personalised +10 +50\.0 \(1\)", text)
+    said = " ".join(text.split())
+    assert "(1) BLEU-4 at site-1: FedMRG personalised is not significantly better than FedMRG generic" in said
+    assert "+10.0 [-5.0, +25.0], p = 0.2" in said
 
 
 def test_a_significant_difference_needs_no_note(run_folder: Path) -> None:
     record = read_record(run_folder)
     record.comparisons = [item.model_copy(update={"p": 0.01}) for item in record.comparisons]
-    assert "not significantly" not in markdown_table(rows_of([record]), None, record.comparisons)
+    assert "not significantly" not in " ".join(printed(record).split())
 
 
 def test_the_terminal_table_shows_sites_intervals_and_unseen(run_folder: Path) -> None:
     record = read_record(run_folder)
-    console = Console(width=200, record=True, file=io.StringIO())
-    console.print(results_table(rows_of([record]), ["bleu_4", "label_f1"], record.comparisons))
-    text = console.export_text()
+    text = printed(record, ["bleu_4", "label_f1"])
     assert "site-4 (unseen)" in text
     assert text.count("[") >= 14
 

@@ -21,7 +21,6 @@ from medflare.selection.objective import (
     expected_slowest_gradient,
     pairs,
     slowest_of_each,
-    update_variance,
     variance,
     variance_gradient,
 )
@@ -115,15 +114,6 @@ def test_the_variance_is_least_for_the_data_shares() -> None:
     assert variance(np.array([0.4, 0.4, 0.2]), d) > 1
     assert variance(np.array([0.6, 0.4, 0.0]), d) == np.inf
     assert variance(np.array([0.6, 0.4, 0.0]), np.array([0.5, 0.5, 0.0])) < np.inf
-
-
-def test_the_variance_of_an_update_is_that_of_many_draws() -> None:
-    rng = np.random.default_rng(5)
-    d, q, deltas = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.5, 0.3]), rng.standard_normal((3, 4))
-    counts = rng.multinomial(4, q, size=100_000)
-    updates = (counts * d / (4 * q)) @ deltas
-    expected = update_variance(q, d, np.linalg.norm(deltas, axis=1), float(np.linalg.norm(d @ deltas)), 4)
-    assert updates.var(axis=0).sum() == pytest.approx(expected, rel=0.02)
 
 
 # ---- the optimiser -----------------------------------------------------------------------------------------
