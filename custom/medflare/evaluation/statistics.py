@@ -80,11 +80,6 @@ class Difference:
     high: float
     p: float
 
-    @property
-    def significant(self) -> bool:
-        """True if chance alone is an implausible explanation at the 5 % level."""
-        return self.p < 1 - LEVEL
-
 
 def mean_statistic(values: Sequence[float] | Array) -> Statistic:
     """Return the plain mean of one value per study."""

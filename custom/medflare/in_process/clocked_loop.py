@@ -83,10 +83,6 @@ class ClockedRun:
     state: State
     rounds: list[ClockedRound] = field(default_factory=list)
 
-    def curve(self, metric: str) -> list[tuple[float, float]]:
-        """Return (simulated seconds, value) of the rounds that measured it."""
-        return [(entry.ended, entry.metrics[metric]) for entry in self.rounds if metric in entry.metrics]
-
 
 OnClocked = Callable[[int, State, Mapping[str, Update]], Mapping[str, float] | None]
 

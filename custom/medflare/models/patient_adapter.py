@@ -165,13 +165,6 @@ class PatientAdapter(nn.Module):
             **settings,
         }
 
-    def parameter_counts(self) -> dict[str, int]:
-        """Return K d + d of the projection, and Σ ρ (d_in + d_out) (d + 1) of the generators."""
-        return {
-            "projection": sum(p.numel() for p in self.projection.parameters()),
-            "hypernetwork": sum(p.numel() for p in self.generators.parameters()),
-        }
-
 
 def patient_term(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """Return B_p A_p x for every position of every row, without forming B_p A_p.

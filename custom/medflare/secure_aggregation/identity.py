@@ -89,11 +89,6 @@ class Identity:
         return cls(name, credentials, clock)
 
     @property
-    def signed(self) -> bool:
-        """True if there is a certificate."""
-        return self._credentials is not None
-
-    @property
     def certificate(self) -> str:
         """The certificate and intermediate ones in PEM; empty without one."""
         chain = self._credentials.chain if self._credentials else ()

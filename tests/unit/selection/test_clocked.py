@@ -193,12 +193,11 @@ def test_fedcs_keeps_its_deadline_once_it_has_seen_the_sites() -> None:
     assert last.ended - last.began < 1.5 * typical
 
 
-def test_the_curve_has_every_round_and_the_budget_ends_the_run() -> None:
+def test_the_budget_ends_the_run() -> None:
     result = run("uniform_selection", {"draws": 5}, SimulatedClock(profiles(), 1), rounds=50, budget=400.0)
-    curve = result.curve("error")
-    assert len(curve) == len(result.rounds) < 50
+    assert 1 < len(result.rounds) < 50
     assert result.rounds[-1].began < 400.0 <= result.rounds[-1].ended
-    assert [seconds for seconds, _ in curve] == [entry.ended for entry in result.rounds]
+    assert all("error" in entry.metrics for entry in result.rounds)
 
 
 def test_examples_are_counted_as_sites_visit_them() -> None:
