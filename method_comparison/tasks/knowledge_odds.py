@@ -4,12 +4,13 @@
 ε is a share of what q = d attains on the same graphs. "Moved" is the total variation between the odds with
 the hospitals' aligned graphs and the odds with others: names as spelled, or each hospital with another's
 graph. "By repeats" is the part of the lower divergence that equal distances between all hospitals would have
-given too: Δ(1 − qᵀq) times their mean.
+given too: Δ(1 − qᵀq) times their mean. "Follows" is the correlation, over pairs of hospitals, of the graphs'
+distances with those of what the hospitals' questions have as right answers, known from the synthetic world.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -17,12 +18,18 @@ import numpy as np
 from pydantic import Field
 
 from medflare.core.config import Settings
+from medflare.data.records import Question
 from medflare.selection.objective import Matrix, Vector
 from medflare.selection.problem import PairsOf, Solution
 from method_comparison.result import Measured
 from method_comparison.tasks.base import Column, ComparisonTask, Unit
 from method_comparison.tasks.client_selection import make_sketches
-from method_comparison.tasks.question_hospitals import QuestionSettings, read_hospitals, write_hospitals
+from method_comparison.tasks.question_hospitals import (
+    OUTLIERS,
+    QuestionSettings,
+    read_hospitals,
+    write_hospitals,
+)
 
 CAP, DRAWS = 2.0, 5
 
@@ -39,7 +46,7 @@ class KnowledgeOdds(ComparisonTask[QuestionSettings, OddsMethod]):
 
     name = "knowledge_odds"
     settings, method_settings = QuestionSettings, OddsMethod
-    partitions = ("iid", "class", "dirichlet")
+    partitions = ("iid", "class", "dirichlet", OUTLIERS)
     columns: ClassVar[Mapping[str, Column]] = {
         "slowest": Column(title="expected slowest, s", scale=1.0),
         "variance": Column(title="Σ d²/q", scale=1.0, digits=2, tested=False),
@@ -47,7 +54,9 @@ class KnowledgeOdds(ComparisonTask[QuestionSettings, OddsMethod]):
         "repeats": Column(title="by repeats, %", tested=False),
         "unaligned": Column(title="moved, unaligned", scale=1.0, digits=2, tested=False),
         "exchanged": Column(title="moved, exchanged", scale=1.0, digits=2, tested=False),
-        "follows": Column(title="correlation with specialties", scale=1.0, digits=2, tested=False),
+        "follows": Column(title="follows the answers", scale=1.0, digits=2, tested=False),
+        "follows_unaligned": Column(title="unaligned", scale=1.0, digits=2, tested=False),
+        "follows_exchanged": Column(title="exchanged", scale=1.0, digits=2, tested=False),
     }
 
     def prepare(self, settings: QuestionSettings, partition: str, seed: int, shared: Path) -> None:
@@ -61,10 +70,11 @@ class KnowledgeOdds(ComparisonTask[QuestionSettings, OddsMethod]):
             "slowest": solved.expected_slowest,
             "variance": solved.variance,
             "smallest": solved.smallest_epsilon / even,
-            "follows": federation.correlation(),
+            "follows": federation.correlation("plain"),
         }
         for graph in ("unaligned", "exchanged"):
             values[graph] = float(np.abs(federation.solve(graph, own).q - solved.q).sum() / 2)
+            values[f"follows_{graph}"] = federation.correlation(graph)
         if own.pairs_of == "draws" and own.share < 1:
             share = share_by_repeats(solved.q, federation.shares, federation.graphs["plain"])
             values |= {} if share is None else {"repeats": share}
@@ -92,10 +102,7 @@ class Federation:
         clock, message = SimulatedClock(profiles, unit.seed), settings.message
         timings = [clock.timing(name, 0, len(train[name]), message, message) for name in self.names]
         self.latencies: Vector = np.array([timing.total for timing in timings if timing is not None])
-        groups = sorted({q.group for own in questions.values() for q in own})
-        self.specialties = np.array(
-            [[np.mean([q.group == group for q in train[name]]) for group in groups] for name in self.names]
-        )
+        self.answers = answer_distances([train[name] for name in self.names], settings)
         self.graphs = {
             graph: distance_matrix(make_sketches(sites, graph, unit.seed, self.names), self.names)
             for graph in ("plain", "unaligned")
@@ -103,11 +110,10 @@ class Federation:
         order = np.random.default_rng(unit.seed).permutation(len(self.names))
         self.graphs["exchanged"] = self.graphs["plain"][np.ix_(order, order)]
 
-    def correlation(self) -> float:
-        """Return how graphs' distances follow, over pairs of hospitals, how unlike their specialties are."""
+    def correlation(self, graph: str) -> float:
+        """Return how a graph's distances follow, over pairs of hospitals, those of their right answers."""
         pairs = np.triu_indices(len(self.names), 1)
-        unlike = np.abs(self.specialties[:, None] - self.specialties[None]).sum(-1) / 2
-        return float(np.corrcoef(self.graphs["plain"][pairs], unlike[pairs])[0, 1])
+        return float(np.corrcoef(self.graphs[graph][pairs], self.answers[pairs])[0, 1])
 
     def solve(self, graph: str, own: OddsMethod) -> Solution:
         """Return the odds where ε is the method's share of what q = d attains on `graph`."""
@@ -127,6 +133,20 @@ class Federation:
             )
 
         return solve(problem(own.share * problem(None).limit))
+
+
+def answer_distances(questions: Sequence[Sequence[Question]], settings: QuestionSettings) -> Matrix:
+    """Return 1 − J (N, N) of the sets of things that the hospitals' questions have as right answers.
+
+    A thing is one whatever a hospital calls it: the world that the questions were made of has all its names.
+    """
+    from medflare.synthetic.knowledge.hospitals import QuestionsDemo
+    from medflare.synthetic.knowledge.obo import terms_of
+
+    terms = terms_of(QuestionsDemo(diseases=settings.diseases, groups=settings.groups).world)
+    preferred = {name: names[0] for _, names in terms for name in names}
+    held = [{preferred[q.answer_text] for q in own} for own in questions]
+    return np.array([[1 - len(a & b) / len(a | b) for b in held] for a in held])
 
 
 def share_by_repeats(q: Vector, d: Vector, D: Matrix) -> float | None:
