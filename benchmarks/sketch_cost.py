@@ -9,8 +9,8 @@ every overlap and so many keys, the mean and the root mean square of Ĵ − J be
 theory gives, and the largest error beside what it stays below in 95 % of cases. `exact`: seconds and bytes of
 private set intersection between two such graphs, where openmined.psi is installed.
 
-`real`, with a folder that holds `kg` and `qa`: Ĵ of every pair of graphs that rules make of MedMCQA's
-subjects and of MedQA's questions, and of 20 parts of the Disease Ontology that overlap; one key.
+`real`, with a folder that holds `kg` and `qa`: Ĵ of every pair of the graphs that hospitals would have of
+MedMCQA's subjects and of MedQA's questions, and of 20 parts of the Disease Ontology that overlap; one key.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import argparse
 import csv
 import importlib.util
 import itertools
-import json
 import random
 import time
 from collections.abc import Iterator
@@ -28,6 +27,13 @@ from pathlib import Path
 import numpy as np
 
 from medflare.core.sketch import SKETCH_KINDS, SketchKind
+from medflare.data.cohort import Cohort
+from medflare.data.load import load_cohort
+from medflare.data.records import Question
+from medflare.data.settings.cohort import CohortConfig
+from medflare.data.settings.knowledge import KnowledgeConfig
+from medflare.data.settings.site import SiteConfig
+from medflare.knowledge.cohort_texts import knowledge_texts
 from medflare.knowledge.minhash import Sketcher
 from medflare.knowledge.private_intersection import (
     IntersectionClient,
@@ -35,11 +41,10 @@ from medflare.knowledge.private_intersection import (
     keyed_elements,
     shared_size,
 )
-from medflare.knowledge.rule_extraction import RuleExtractor
+from medflare.knowledge.site_graph import site_graph
 from medflare.knowledge.sketch_key import SECRET, SketchKey
 from medflare.knowledge.sketches import error_bound, estimated_jaccard, jaccard_interval, standard_error
 from medflare.knowledge.triples import Triple, graph_of, jaccard, weighted_jaccard
-from medflare.knowledge.vocabulary import Vocabulary, read_concepts
 
 SHARED = (0.05, 0.2, 0.5, 0.8, 0.95)
 """Parts of each of two graphs that are in both."""
@@ -114,19 +119,18 @@ def real(folder: Path) -> Iterator[tuple[str, ...]]:
 
 
 def of_questions(folder: Path) -> dict[str, Numbered]:
-    """Graphs of questions with their options, by subject; those of MedQA cut into four."""
+    """Graphs that hospitals with one subject's questions would have; those of MedQA are dealt to four."""
     kg = folder / "kg"
-    extractor = RuleExtractor(Vocabulary(read_concepts((kg / "symp.obo", kg / "doid_hierarchy.tsv"))))
-    texts: dict[str, list[str]] = {}
+    config = KnowledgeConfig(vocabulary=(kg / "symp.obo", kg / "doid_hierarchy.tsv"), key=Path("unused"))
+    dealt: dict[str, list[Question]] = {}
     for name in ("medmcqa_half", "medqa_us_dev"):
-        for number, line in enumerate(
-            (folder / "qa" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
-        ):
-            row = json.loads(line)
-            options = row["options"].values() if isinstance(row["options"], dict) else row["options"]
-            group = row.get("site") or f"{name} {number % 4}"
-            texts.setdefault(group, []).append(" ".join([row["question"], *map(str, options)]))
-    return {group: extractor.graph(own) for group, own in texts.items()}
+        cohort = CohortConfig(format="questions_jsonl", root=folder / "qa", file=f"{name}.jsonl")
+        for number, question in enumerate(load_cohort(SiteConfig(name=name, cohort=(cohort,))).questions):
+            dealt.setdefault(question.group or f"{name} {number % 4}", []).append(question)
+    return {
+        group: site_graph(config, knowledge_texts(Cohort(name=group, questions=questions)))
+        for group, questions in sorted(dealt.items())
+    }
 
 
 def of_ontology(folder: Path) -> dict[str, Numbered]:
