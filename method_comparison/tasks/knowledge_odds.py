@@ -6,6 +6,8 @@ the hospitals' aligned graphs and the odds with others: names as spelled, or eac
 graph. "By repeats" is the part of the lower divergence that equal distances between all hospitals would have
 given too: Δ(1 − qᵀq) times their mean. "Follows" is the correlation, over pairs of hospitals, of the graphs'
 distances with those of what the hospitals' questions have as right answers, known from the synthetic world.
+"Odds of wrong answers", in the partition `outliers`: Σ q of the hospitals with wrong answers as a share of
+their Σ d; below 1 the graphs tell them from the others.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from method_comparison.tasks.client_selection import make_sketches
 from method_comparison.tasks.question_hospitals import (
     OUTLIERS,
     QuestionSettings,
+    has_wrong_answers,
     read_hospitals,
     write_hospitals,
 )
@@ -54,6 +57,8 @@ class KnowledgeOdds(ComparisonTask[QuestionSettings, OddsMethod]):
         "repeats": Column(title="by repeats, %", tested=False),
         "unaligned": Column(title="moved, unaligned", scale=1.0, digits=2, tested=False),
         "exchanged": Column(title="moved, exchanged", scale=1.0, digits=2, tested=False),
+        "wrong": Column(title="odds of wrong answers", scale=1.0, digits=2, tested=False),
+        "wrong_exchanged": Column(title="exchanged", scale=1.0, digits=2, tested=False),
         "follows": Column(title="follows the answers", scale=1.0, digits=2, tested=False),
         "follows_unaligned": Column(title="unaligned", scale=1.0, digits=2, tested=False),
         "follows_exchanged": Column(title="exchanged", scale=1.0, digits=2, tested=False),
@@ -75,6 +80,9 @@ class KnowledgeOdds(ComparisonTask[QuestionSettings, OddsMethod]):
         for graph in ("unaligned", "exchanged"):
             values[graph] = float(np.abs(federation.solve(graph, own).q - solved.q).sum() / 2)
             values[f"follows_{graph}"] = federation.correlation(graph)
+        if unit.partition == OUTLIERS:
+            values["wrong"] = federation.odds_of_wrong(solved)
+            values["wrong_exchanged"] = federation.odds_of_wrong(federation.solve("exchanged", own))
         if own.pairs_of == "draws" and own.share < 1:
             share = share_by_repeats(solved.q, federation.shares, federation.graphs["plain"])
             values |= {} if share is None else {"repeats": share}
@@ -114,6 +122,11 @@ class Federation:
         """Return how a graph's distances follow, over pairs of hospitals, those of their right answers."""
         pairs = np.triu_indices(len(self.names), 1)
         return float(np.corrcoef(self.graphs[graph][pairs], self.answers[pairs])[0, 1])
+
+    def odds_of_wrong(self, solution: Solution) -> float:
+        """Return Σ q of the hospitals with wrong answers over their Σ d."""
+        wrong = [has_wrong_answers(name) for name in self.names]
+        return float(solution.q[wrong].sum() / self.shares[wrong].sum())
 
     def solve(self, graph: str, own: OddsMethod) -> Solution:
         """Return the odds where ε is the method's share of what q = d attains on `graph`."""

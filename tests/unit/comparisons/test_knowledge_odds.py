@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -20,20 +22,26 @@ from method_comparison.tasks.question_hospitals import QuestionSettings
 SETTINGS = QuestionSettings(hospitals=8, questions=25, dialects=True)
 
 
-@pytest.fixture(scope="module")
-def unit(tmp_path_factory: pytest.TempPathFactory) -> Unit[QuestionSettings, OddsMethod]:
-    shared = tmp_path_factory.mktemp("shared")
-    KnowledgeOdds().prepare(SETTINGS, "class", 0, shared)
+def made(
+    settings: QuestionSettings, partition: str, own: OddsMethod, shared: Path
+) -> Unit[QuestionSettings, OddsMethod]:
     return Unit(
-        method="sites_95",
-        settings=SETTINGS,
-        own=OddsMethod(pairs_of="sites", share=0.95),
-        partition="class",
+        method="one",
+        settings=settings,
+        own=own,
+        partition=partition,
         seed=0,
         shared=shared,
         folder=shared / "unit",
         progress=None,  # type: ignore[arg-type]
     )
+
+
+@pytest.fixture(scope="module")
+def unit(tmp_path_factory: pytest.TempPathFactory) -> Unit[QuestionSettings, OddsMethod]:
+    shared = tmp_path_factory.mktemp("shared")
+    KnowledgeOdds().prepare(SETTINGS, "class", 0, shared)
+    return made(SETTINGS, "class", OddsMethod(pairs_of="sites", share=0.95), shared)
 
 
 def asked(answer: str) -> Question:
@@ -76,6 +84,18 @@ def test_a_unit_measures_how_far_the_odds_move(unit: Unit[QuestionSettings, Odds
     assert 0 < values["exchanged"] <= 1
     assert values["smallest"] < 0.95
     assert "repeats" not in values
+
+
+def test_graphs_tell_hospitals_with_wrong_answers_from_the_others(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    shared = tmp_path_factory.mktemp("outliers")
+    settings = SETTINGS.model_copy(update={"hospitals": 10, "spread": 0.0})
+    KnowledgeOdds().prepare(settings, "outliers", 0, shared)
+    own = OddsMethod(pairs_of="sites", share=0.9)
+    values = KnowledgeOdds().train(made(settings, "outliers", own, shared)).values
+    assert values["wrong"] < 0.6
+    assert values["wrong_exchanged"] > values["wrong"] + 0.1
 
 
 def test_with_equal_distances_all_of_a_lower_divergence_is_repeats() -> None:
