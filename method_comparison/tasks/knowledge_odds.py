@@ -58,10 +58,10 @@ class KnowledgeOdds(ComparisonTask[QuestionSettings, OddsMethod]):
         "unaligned": Column(title="moved, unaligned", scale=1.0, digits=2, tested=False),
         "exchanged": Column(title="moved, exchanged", scale=1.0, digits=2, tested=False),
         "wrong": Column(title="odds of wrong answers", scale=1.0, digits=2, tested=False),
-        "wrong_exchanged": Column(title="exchanged", scale=1.0, digits=2, tested=False),
+        "wrong_exchanged": Column(title="the same, exchanged", scale=1.0, digits=2, tested=False),
         "follows": Column(title="follows the answers", scale=1.0, digits=2, tested=False),
-        "follows_unaligned": Column(title="unaligned", scale=1.0, digits=2, tested=False),
-        "follows_exchanged": Column(title="exchanged", scale=1.0, digits=2, tested=False),
+        "follows_unaligned": Column(title="follows, unaligned", scale=1.0, digits=2, tested=False),
+        "follows_exchanged": Column(title="follows, exchanged", scale=1.0, digits=2, tested=False),
     }
 
     def prepare(self, settings: QuestionSettings, partition: str, seed: int, shared: Path) -> None:
