@@ -95,6 +95,7 @@ quality: $(VENV)/.installed
 
 docs: $(VENV)/.installed
 	$(MKDOCS)
+	@echo "open site/index.html; its search needs a server: $(BIN)/python -m http.server --bind 127.0.0.1 -d site 8000"
 
 reference: $(VENV)/.installed
 	$(BIN)/python -m tools.reference

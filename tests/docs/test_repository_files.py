@@ -48,3 +48,15 @@ def test_every_page_is_in_the_navigation() -> None:
 
 def test_a_bug_report_asks_for_no_patient_data() -> None:
     assert "No patient data" in (ROOT / ".github/ISSUE_TEMPLATE/bug.yml").read_text()
+
+
+def test_stars_of_significance_are_no_emphasis() -> None:
+    """Two of them in a paragraph or a cell would vanish from the site and set what is between in italics."""
+    star = re.compile(r"(?<=[0-9%])\*(?!\*)")
+    wrong = []
+    for page in (ROOT / "docs").rglob("*.md"):
+        for line in page.read_text(encoding="utf-8").splitlines():
+            text = re.sub(r"`[^`]*`", "", line)
+            parts = text.split("|") if line.startswith("|") else [text]
+            wrong += [f"{page.name}: {part.strip()}" for part in parts if len(star.findall(part)) > 1]
+    assert wrong == []
