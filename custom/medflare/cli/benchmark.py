@@ -55,7 +55,7 @@ def fl_mrg(
         (4000, 7000), "--client-images", help="Fewest and most images of a client of dirichlet."
     ),
     pairs: int = typer.Option(55_000, "--pairs", help="Images of each source in real-world."),
-    seed: int = typer.Option(0, "--seed"),
+    seed: int = typer.Option(0, "--seed", help="Another seed deals the records otherwise."),
     scanners: bool = typer.Option(True, help="Give every client its own blur, contrast and brightness."),
     as_json: bool = JSON_OPTION,
 ) -> None:

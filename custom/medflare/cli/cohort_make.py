@@ -29,7 +29,7 @@ def partition(
         "iid (the default), class, dirichlet.",
     ),
     alpha: float = typer.Option(0.5, "--alpha", help="Dirichlet concentration; small is uneven."),
-    seed: int = typer.Option(0, "--seed"),
+    seed: int = typer.Option(0, "--seed", help="Another seed deals the records otherwise."),
     scanners: bool = typer.Option(
         True, help="Studies: give every site its own blur, contrast and brightness."
     ),

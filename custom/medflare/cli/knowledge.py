@@ -29,7 +29,9 @@ def group() -> None:
 @app.command()
 @plain_errors
 def inspect(
-    site_file: Path = typer.Argument(Path("local/site.yaml"), metavar="[SITE.YAML]"),
+    site_file: Path = typer.Argument(
+        Path("local/site.yaml"), metavar="[SITE.YAML]", help="The site's own file."
+    ),
     site: str | None = typer.Option(None, "--site", help="Which site of a file that describes several."),
     examples: int = typer.Option(10, "--examples", min=0, help="Triples to show; they may quote your texts."),
     out: Path | None = typer.Option(None, "--sketch", help="Write the sketch there, as it would leave."),
