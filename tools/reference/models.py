@@ -46,7 +46,7 @@ def model_sections(
             f"`{name}`",
             type_name(field.annotation),
             default_of(field),
-            field.description or texts.get(name, ""),
+            field.description or texts.get(name) or _meaning_of_type(field.annotation),
         )
         for name, field in model.model_fields.items()
     ]
@@ -56,6 +56,15 @@ def model_sections(
         for inner in models_in(field.annotation):
             parts += model_sections(inner, f"{path} · {name}", done, level)
     return [part for part in parts if part]
+
+
+def _meaning_of_type(annotation: Any) -> str:
+    """Return what a field's type says of it: of a block its class's first sentence, of a fixed word that."""
+    inner = list(models_in(annotation))
+    if len(inner) == 1:
+        return first_paragraph(inner[0]).split(". ")[0].rstrip(".") + "; below"
+    fixed = typing.get_origin(annotation) is typing.Literal and len(typing.get_args(annotation)) == 1
+    return "the name of this block" if fixed else ""
 
 
 def first_paragraph(thing: Any) -> str:
@@ -130,7 +139,7 @@ def type_name(annotation: Any) -> str:
     if origin is typing.Literal:
         return "one of " + ", ".join(f"`{_plain(value)}`" for value in args)
     if origin in (typing.Union, types.UnionType):
-        return " or ".join("null" if arg is type(None) else type_name(arg) for arg in args)
+        return " or ".join(dict.fromkeys("null" if arg is type(None) else type_name(arg) for arg in args))
     if origin is dict or (origin and str(origin).endswith("Mapping'>")):
         return f"mapping {type_name(args[0])} → {type_name(args[1])}"
     if origin in (list, tuple, set, frozenset) or (origin and str(origin).endswith("Sequence'>")):

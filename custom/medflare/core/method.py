@@ -28,7 +28,9 @@ class MethodSettings(Settings):
     """Settings that every method has, and what other rooms ask of a method's settings."""
 
     preset: Literal["recommended", "paper", "instruct"] = "recommended"
+    """Values of what the job leaves out: ours, the paper's, or those for a pretrained model."""
     variant: str = ""
+    """A named form of the method, as `medflare methods` lists them: an ablation or a baseline."""
 
     @property
     def peft_method(self) -> str:

@@ -32,14 +32,23 @@ class RecordModel(BaseModel):
 
 
 class Traffic(RecordModel):
-    """Bytes that one site sent and received in one round, counted from the messages' tensors."""
+    """Bytes that one site sent and received in one round, counted from the messages' tensors.
+
+    Attributes:
+        sent, received: bytes, by the site.
+    """
 
     sent: int = 0
     received: int = 0
 
 
 class RoundRecord(RecordModel):
-    """One round as the server saw it."""
+    """One round as the server saw it.
+
+    Attributes:
+        seconds: that it took.
+        traffic: site -> bytes.
+    """
 
     round: int = Field(description="0-based, as in RoundPlan; pages show it counted from 1")
     seconds: float
@@ -66,7 +75,12 @@ class RoundRecord(RecordModel):
 
 
 class SiteRecord(RecordModel):
-    """Declaration of a site before round 1."""
+    """Declaration of a site before round 1.
+
+    Attributes:
+        backbone: name of its model.
+        fingerprint: SHA-256 of the model's files.
+    """
 
     backbone: str
     fingerprint: str
@@ -94,6 +108,10 @@ class Estimate(RecordModel):
     """A metric with its 95 % bootstrap interval over studies.
 
     A mean that was opened of a secure sum has none: only the sites could compute one of it.
+
+    Attributes:
+        value: from 0 to 1 where the metric is a share.
+        low, high: ends of the interval.
     """
 
     value: float
@@ -107,7 +125,15 @@ class Estimate(RecordModel):
 
 
 class EvaluationRecord(RecordModel):
-    """Final quality of one adapter on one site's split, or its mean over sites where only a sum is known."""
+    """Final quality of one adapter on one site's split, or its mean over sites where only a sum is known.
+
+    Attributes:
+        role: whether the site took part in the training.
+        adapter: the shared one, the site's own, or none (zero-shot).
+        split: of the site's records, or `all`.
+        studies: records that were tested.
+        metrics: name -> value.
+    """
 
     site: str = Field(description="or 'all sites', of a mean over `sites` weighted by their studies")
     role: Literal["participant", "unseen"]
@@ -121,7 +147,14 @@ class EvaluationRecord(RecordModel):
 
 
 class ComparisonRecord(RecordModel):
-    """Two systems on the same studies: `ours` minus `theirs`, 95 % interval, two-sided p-value."""
+    """Two systems on the same studies: `ours` minus `theirs`, 95 % interval, two-sided p-value.
+
+    Attributes:
+        metric: its name.
+        theirs: the other system.
+        value, low, high: the difference and its interval.
+        p: two-sided.
+    """
 
     metric: str
     site: str = Field(description="where both were scored; 'all' for pooled studies")
@@ -154,7 +187,27 @@ class Resumption(RecordModel):
 
 
 class RunRecord(RecordModel):
-    """The whole run."""
+    """The whole run.
+
+    Attributes:
+        schema_version: of this file.
+        job: name of the job.
+        method: its name; `medflare methods` lists them.
+        run_id: FLARE's id of the run's first job.
+        status: running until the end is written; stopped by a person, paused by `medflare pause`.
+        reason: why it failed, stopped or paused.
+        started: date and time, UTC.
+        seconds: from the start to the last entry.
+        configuration: settings of the controller, and later of the method, as they were in force.
+        versions: package -> version, at the server.
+        seed: of the run.
+        sites: name -> what it declared.
+        protections: what sealed the sites' updates.
+        rounds: in order.
+        best_metric: by which the best round was chosen.
+        evaluations: final tests.
+        comparisons: paired differences of systems.
+    """
 
     schema_version: int = SCHEMA_VERSION
     job: str

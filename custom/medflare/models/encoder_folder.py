@@ -32,7 +32,12 @@ TRAINED_PRECISIONS = ("auto", "fp32", "bf16")
 
 
 class TextEncoderSettings(Settings):
-    """The encoder where a site names no folder: random weights, the embedded vocabulary of notes."""
+    """The encoder where a site names no folder: random weights, the embedded vocabulary of notes.
+
+    Attributes:
+        layers, attention_heads: how many.
+        width: of a hidden state.
+    """
 
     layers: int = Field(default=3, ge=1)
     width: int = Field(default=128, ge=16)

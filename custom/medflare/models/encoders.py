@@ -30,12 +30,15 @@ IN_FOLDER = ("model.safetensors", "pytorch_model.bin")
 class EncoderSettings(Settings):
     """Settings of the image encoder.
 
-    weights: `embedded` (ours, only for `small`), `none`, or `site`: the file of torchvision weights, or for
-    `cvt_21` the Hugging Face folder, that the site's own site.yaml names as `encoder_weights`; a job names no
-    files at a hospital. token_grid: pool the
-    patch grid to this many rows and columns; None keeps it.
-    crop_margin: images are stored this much larger than they are seen, so that a crop can move.
-    batch_norm: `average` shares running statistics like weights, `local` keeps them.
+    Attributes:
+        name: `small` is ours, of 0.3 million parameters; the others are torchvision's and transformers'.
+        weights: `embedded` (ours, only for `small`), `none`, or `site`: the file of torchvision weights, or
+            for `cvt_21` the Hugging Face folder, that the site's own site.yaml names as `encoder_weights`; a
+            job names no files at a hospital.
+        image_size: side of what the encoder sees, in pixels.
+        token_grid: pool the patch grid to this many rows and columns; null keeps it.
+        crop_margin: images are stored this much larger than they are seen, so that a crop can move.
+        batch_norm: `average` shares running statistics like weights, `local` keeps them.
     """
 
     name: Literal["small", "resnet18", "resnet50", "resnet101", "vit_b_16", "cvt_21"] = "small"

@@ -29,9 +29,12 @@ PROJECTION = "projection."
 class PatientAdapterSettings(Settings):
     """Size and places of the generated factors; rank and scale a/ρ are the paper's.
 
-    width: d. At the decoder's own width one generator would have as many parameters as four of the layers it
-        adapts.
-    targets: last parts of the names of layers, as many as tell them apart, for instance `attn.c_proj`.
+    Attributes:
+        width: d. At the decoder's own width one generator would have as many parameters as four of the layers
+            it adapts.
+        rank: ρ.
+        lora_alpha: a of the scale a/ρ.
+        targets: last parts of the names of layers, as many as tell them apart, for instance `attn.c_proj`.
     """
 
     width: int = Field(default=64, ge=1)

@@ -41,9 +41,10 @@ ADAPTER_PREFIX = "adapter."
 class ModelSettings(Settings):
     """Shape of the report generator.
 
-    projection_norm: LayerNorm after the visual projection.
-    prompts: diagnosis tokens between image and report (HCP).
-    peft: the parameter-efficient method; `lora` holds the numbers of LoRA, and the targets of all.
+    Attributes:
+        peft: the parameter-efficient method; `lora` holds the numbers of LoRA, and the targets of all.
+        projection_norm: LayerNorm after the visual projection.
+        prompts: diagnosis tokens between image and report (HCP).
     """
 
     encoder: EncoderSettings = EncoderSettings()
@@ -59,7 +60,14 @@ class ModelSettings(Settings):
 
 
 class DecodingSettings(Settings):
-    """Decoding settings of a report. Defaults are R2GenGPT's for a 7B model."""
+    """Decoding settings of a report. Defaults are R2GenGPT's for a 7B model.
+
+    Attributes:
+        beams: 1 takes the likeliest token each time.
+        max_new_tokens, min_new_tokens: length of a report, in tokens.
+        repetition_penalty: that logits of tokens written already are divided by; 1 for none.
+        length_penalty: exponent of the length that a beam's score is divided by; above 1 for longer ones.
+    """
 
     beams: int = 3
     max_new_tokens: int = 120

@@ -28,9 +28,13 @@ PositiveChannels = Annotated[int, Field(ge=1)]
 class ViTSettings(Settings):
     """The image encoder where a site names no folder; a folder's own configuration decides otherwise.
 
-    stem_channels: of convolutions that halve the image before patches are projected, as many as make `patch`
-        (8: three); none for the ViT's own projection (models.vit_stem).
-    crop_margin: side of a stored image over `image_size`: what training may crop at random.
+    Attributes:
+        layers, attention_heads: how many.
+        width: of a hidden state.
+        image_size, patch: sides of the image that it sees and of a patch, in pixels.
+        stem_channels: of convolutions that halve the image before patches are projected, as many as make
+            `patch` (8: three); none for the ViT's own projection (models.vit_stem).
+        crop_margin: side of a stored image over `image_size`: what training may crop at random.
     """
 
     layers: int = Field(default=3, ge=1)
@@ -50,7 +54,10 @@ class ViTSettings(Settings):
 class GPT2Settings(Settings):
     """The decoder where a site names no folder.
 
-    positions: most tokens of a report, with the one before it.
+    Attributes:
+        layers, attention_heads: how many.
+        width: of a hidden state.
+        positions: most tokens of a report, with the one before it.
     """
 
     layers: int = Field(default=3, ge=1)
@@ -60,7 +67,11 @@ class GPT2Settings(Settings):
 
 
 class ViTGPT2Settings(Settings):
-    """Shape of the model; `dropout` is of a new one, a folder brings its own."""
+    """Shape of the model.
+
+    Attributes:
+        dropout: of a new model; a folder brings its own.
+    """
 
     encoder: ViTSettings = ViTSettings()
     decoder: GPT2Settings = GPT2Settings()

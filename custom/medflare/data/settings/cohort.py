@@ -25,7 +25,12 @@ def _only_types(names: Iterable[str | None]) -> None:
 
 
 class SplitConfig(Settings):
-    """Shares of patients in each split, for the records whose source names none."""
+    """Shares of patients in each split, for the records whose source names none.
+
+    Attributes:
+        train, val, test: shares, which sum to 1.
+        seed: another one draws other patients.
+    """
 
     train: float = Field(default=0.8, ge=0)
     val: float = Field(default=0.1, ge=0)
@@ -115,8 +120,14 @@ class CohortConfig(Settings):
     labels: Literal["auto", "source", "rules", "chexbert"] = Field(
         default="auto", description="auto: source where the format carries 14 codes, else rules"
     )
-    chexbert_folder: ExpandedPath | None = None
-    text_rules: Literal["clean", "r2gen"] = "clean"
+    chexbert_folder: ExpandedPath | None = Field(
+        default=None, description="labels: chexbert: local folder with CheXbert's weights"
+    )
+    text_rules: Literal["clean", "r2gen"] = Field(
+        default="clean",
+        description="clean: headings, signatures, marks and layout go, words and punctuation stay. r2gen: "
+        "as R2Gen's code cleans reports",
+    )
     study_images: Literal["all", "first"] = Field(
         default="all", description="every image a sample, or the first only"
     )

@@ -20,7 +20,7 @@ class ImportConfig(Settings):
 
     shorthand: ClassVar[str] = "path"
 
-    path: ExpandedPath
+    path: ExpandedPath = Field(description="of its file, in the folder of site.yaml")
     form: Literal["columns", "edc", "numbered"] = Field(
         default="columns",
         description="head, relation, tail, confidence with tabs; EDC's lists; numbers with entities.dict and "
@@ -31,9 +31,9 @@ class ImportConfig(Settings):
 class CompletionConfig(Settings):
     """Triples that the graph itself suggests, by an embedding of it (PyKEEN, extra `knowledge`)."""
 
-    model: Literal["RotatE", "TransE", "ComplEx"] = "RotatE"
+    model: Literal["RotatE", "TransE", "ComplEx"] = Field(default="RotatE", description="the embedding")
     width: int = Field(default=64, ge=2, description="numbers of an entity's embedding")
-    epochs: int = Field(default=100, ge=1)
+    epochs: int = Field(default=100, ge=1, description="passes over the triples")
     top: int = Field(default=3, ge=1, description="tails proposed for each head and relation")
     least_score: float = Field(
         default=0.5,
@@ -42,7 +42,7 @@ class CompletionConfig(Settings):
         description="proposals are added whose score had this share of facts, measured on hidden triples",
     )
     support: int = Field(default=10, ge=2, description="relations with fewer triples are left alone")
-    seed: int = 0
+    seed: int = Field(default=0, description="of hidden triples and of training")
 
 
 class KnowledgeConfig(Settings):

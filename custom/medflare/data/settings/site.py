@@ -60,8 +60,8 @@ class BackboneConfig(Settings):
 class SiteConfig(Settings):
     """Everything a site decides for itself. `cohort` is always a tuple here; more than one is pooled."""
 
-    name: str = ""
-    cohort: tuple[CohortConfig, ...]
+    name: str = Field(default="", description="of the site; FLARE's, or the key in a file of several sites")
+    cohort: tuple[CohortConfig, ...] = Field(description="where the records are, and how they are read")
     validation: CohortConfig | None = Field(
         default=None,
         description="notes that all sites hold alike, by which a site weighs its own update (rule influence, "
@@ -73,7 +73,9 @@ class SiteConfig(Settings):
         default=None,
         description="the site's knowledge graph for rule ddcs; without it the site sends no sketch",
     )
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto", description="auto: a GPU where there is one that works"
+    )
     devices: tuple[Annotated[int, Field(ge=0)], ...] | tuple[Literal["cpu"], ...] = Field(
         default=(),
         description="numbers of the GPUs that train together, a process each with its share of every batch; "

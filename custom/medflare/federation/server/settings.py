@@ -33,7 +33,9 @@ class RoundsSettings(Settings):
     }
 
     job: str = "job"
+    """Name of the job, for the record and the page."""
     num_rounds: int = Field(5, ge=1)
+    """Rounds of the run; with `exchanges`, each of so many exchanges of updates."""
     seed: int = 0
     """Of the run; every site derives its own from it."""
     steps: int | None = Field(None, ge=1)
@@ -78,6 +80,7 @@ class RoundsSettings(Settings):
     best_metric: str = "val_loss"
     """Mean over sites that decides which round is the best."""
     best_mode: Literal["min", "max"] = "min"
+    """The best round is that of the smallest or of the largest `best_metric`."""
     sketch_growth: float = Field(0.1, ge=0)
     """Share of its texts by which a site's data must have grown or shrunk before it sketches them again."""
     max_lost_rounds: int = Field(3, ge=0)
@@ -110,8 +113,11 @@ class RoundsSettings(Settings):
     scorer: Literal["process", "thread"] = "process"
     """Process or thread in which the server scores updates, for a rule that needs it."""
     aggregator_id: str = "aggregator"
+    """Component of the job that holds the rule."""
     persistor_id: str = "persistor"
+    """Component that writes the result's folders."""
     progress_id: str = "progress"
+    """Component that writes the record, the page and the events."""
 
     @property
     def late_updates(self) -> Late:

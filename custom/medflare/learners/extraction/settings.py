@@ -25,7 +25,9 @@ class ExtractionSettings(TextTaskSettings):
 
     variant: str = "fed_medlora"
     sentences: Sentences = 1
-    format: Literal["html", "json"] = "html"
+    format: Literal["html", "json"] = Field(
+        "html", description="of answers. html: the text with marks around entities. json: a list of them"
+    )
     decoding: Literal["free", "copy"] = Field(
         "free",
         description="how answers are written in tests. free: as the model likes. copy: nothing but the text "

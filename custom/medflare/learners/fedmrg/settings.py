@@ -11,7 +11,17 @@ from medflare.core.method import Method, MethodFacts, MethodSettings
 from medflare.core.tensor_names import FeatureKind
 from medflare.differential_privacy.settings import PrivacySettings, private_settings_problem
 from medflare.learners.fedmrg.memory_bank import BankMode
-from medflare.learners.setting_types import NotNegative, PositiveCount, Rate, Share
+from medflare.learners.setting_types import (
+    BatchSize,
+    EvaluationBatch,
+    LearningRate,
+    NotNegative,
+    PositiveCount,
+    Rate,
+    ReportTokens,
+    Share,
+    WeightDecay,
+)
 from medflare.models.adapters.lora import ALL_PROJECTIONS
 from medflare.models.adapters.registry import PEFT_METHODS
 from medflare.models.report_generator import SHORT_REPORTS, DecodingSettings, ModelSettings
@@ -25,44 +35,48 @@ class FedMRGSettings(MethodSettings):
     decoding: DecodingSettings = DecodingSettings()
 
     # -- training --
-    batch: PositiveCount = 16
-    lr: Rate = 5e-5
+    batch: BatchSize = 16
+    lr: LearningRate = 5e-5
     encoder_lr_scale: NotNegative = Field(
         1.0, description="the encoder's rate is lr times this; 0 freezes it"
     )
-    specialised_lr_scale: Rate = 1.0
+    specialised_lr_scale: Rate = Field(1.0, description="A_s's rate is lr times this")
     warmup: Share = Field(0.0, description="share of all steps with a rising rate")
-    weight_decay: NotNegative = 0.05
+    weight_decay: WeightDecay = 0.05
     clip_value: Rate = Field(0.1, description="gradients are cut to this absolute value (PromptMRG)")
-    max_report_tokens: PositiveCount = 100
+    max_report_tokens: ReportTokens = 100
     rotation: NotNegative = Field(5.0, description="degrees; never a flip, laterality is reported")
 
     # -- HCP --
-    contrastive: bool = True
-    classification: bool = True
-    tau: Rate = 0.07
+    contrastive: bool = Field(True, description="L_hcl, the contrastive loss of two views of an image")
+    classification: bool = Field(True, description="diagnoses are learnt, and stand in the prompt")
+    tau: Rate = Field(0.07, description="temperature of L_hcl")
     positive_in_denominator: bool = Field(False, description="MRG-1: True is InfoNCE")
-    bank: BankMode = Field("off", description="MRG-4")
-    bank_rows: PositiveCount = 64
-    k_min: PositiveCount = 16
+    bank: BankMode = Field(
+        "off",
+        description="MRG-4: further negatives of L_hcl. local_queue: the site's own. prototypes: sums over "
+        "sites. raw: features in the clear, as in the paper",
+    )
+    bank_rows: PositiveCount = Field(64, description="of a local queue, or that a site sends raw")
+    k_min: PositiveCount = Field(16, description="fewest images of a prototype")
     bank_sample: PositiveCount = Field(1024, description="training images a site's prototypes are made of")
-    lambda_hcl: NotNegative = 0.1
-    lambda_cls: NotNegative = 1.0
+    lambda_hcl: NotNegative = Field(0.1, description="weight of L_hcl")
+    lambda_cls: NotNegative = Field(1.0, description="weight of the diagnoses' loss")
     prompt_dropout: float = Field(
         0.0, ge=0, le=1, description="MRG-16: share of images prompted by prediction"
     )
 
     # -- DMB --
-    dual: bool = True
-    distil_to_generic: bool = True
-    distil_to_specialised: bool = True
-    lambda_kd: NotNegative = 0.1
-    kd_temperature: Rate = 2.0
+    dual: bool = Field(True, description="a specialised adapter A_s beside the generic A_g; false: A_g alone")
+    distil_to_generic: bool = Field(True, description="A_s teaches A_g in step 1")
+    distil_to_specialised: bool = Field(True, description="A_g teaches A_s in step 2")
+    lambda_kd: NotNegative = Field(0.1, description="weight of L_kd")
+    kd_temperature: Rate = Field(2.0, description="of the distributions that are distilled")
     kd_cosine: NotNegative = Field(1.0, description="weight of 1 − cos of hidden states in L_kd")
     kl_direction: Literal["teacher_student", "student_teacher"] = Field(
-        "teacher_student", description="MRG-9"
+        "teacher_student", description="MRG-9: KL of the teacher's from the student's distribution, or back"
     )
-    combine: Literal["sum", "mean"] = Field("sum", description="MRG-7")
+    combine: Literal["sum", "mean"] = Field("sum", description="MRG-7: how A_g and A_s act together")
     gamma_mix: float = Field(0.5, ge=0, le=1, description="MRG-8; 0 is the adapter as trained")
     encoder_update: Literal["both", "encoder_once", "first"] = Field(
         "both",
@@ -85,7 +99,7 @@ class FedMRGSettings(MethodSettings):
     )
 
     # -- evaluation --
-    eval_batch: PositiveCount = 32
+    eval_batch: EvaluationBatch = 32
     eval_limit: int | None = Field(32, description="validation studies drafted per round; None for all")
 
     @property

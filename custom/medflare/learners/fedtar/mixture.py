@@ -35,9 +35,12 @@ WEIGHTS, MEANS, VARIANCES = f"{MIXTURE}weights", f"{MIXTURE}means", f"{MIXTURE}v
 class MixtureSettings(Settings):
     """The mixture and how it is fitted; defaults are the paper's where it gives any.
 
-    source: "federated" EM over all sites; "global_fixed", a grid that the server publishes without looking at
-        a patient; "per_client", each site its own, whose components then mean something else everywhere, so
-        that the projection of q_p must stay at the site (TAR-11).
+    Attributes:
+        source: "federated" EM over all sites; "global_fixed", a grid that the server publishes without
+            looking at a patient; "per_client", each site its own, whose components then mean something else
+            everywhere, so that the projection of q_p must stay at the site (TAR-11).
+        components: K of them.
+        iterations: of EM, at most.
     """
 
     source: Literal["federated", "global_fixed", "per_client"] = "federated"

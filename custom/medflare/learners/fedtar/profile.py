@@ -34,8 +34,10 @@ KEY_BYTES = 32
 class ProfileSettings(Settings):
     """Entries of v_p: age in centuries, sex 0 or 1, the rest in [0, 1]; unknown ones are NaN.
 
-    covariates: further entries of a study's `extra` and the range each can have, for instance
-        {"smoker": (0, 1)}. They must mean the same at every site and not tell sites apart.
+    Attributes:
+        age, sex: whether the profile has it.
+        covariates: further entries of a study's `extra` and the range each can have, for instance
+            {"smoker": (0, 1)}. They must mean the same at every site and not tell sites apart.
     """
 
     age: bool = True

@@ -11,7 +11,19 @@ from medflare.core.config import Settings
 from medflare.core.method import Method, MethodFacts, MethodSettings
 from medflare.learners.fedtar.mixture import MixtureSettings
 from medflare.learners.fedtar.profile import ProfileSettings
-from medflare.learners.setting_types import ClipNorm, NotNegative, Passes, PositiveCount, Rate, Share
+from medflare.learners.setting_types import (
+    BatchSize,
+    ClipNorm,
+    EvaluationBatch,
+    LearningRate,
+    NotNegative,
+    Passes,
+    PositiveCount,
+    Rate,
+    ReportTokens,
+    Share,
+    WeightDecay,
+)
 from medflare.models.adapters.lora import ALL_PROJECTIONS, LoraSettings
 from medflare.models.longitudinal_generator import LongitudinalSettings
 from medflare.models.patient_adapter import PatientAdapterSettings
@@ -36,28 +48,28 @@ class FedTARSettings(MethodSettings):
 
     # -- what is seen and what learns --
     prior_context: bool = Field(default=False, description="the report before stands in the prefix (TAR-14)")
-    max_prior_tokens: PositiveCount = 100
+    max_prior_tokens: PositiveCount = Field(100, description="most tokens of the report before")
     train_backbone: bool = Field(
         default=False, description="encoder and decoder learn and are sent too (TAR-7)"
     )
 
     # -- training of one exchange --
-    lr: Rate = 1e-5
+    lr: LearningRate = 1e-5
     patient_lr_scale: Rate = Field(1.0, description="the patient adapter's rate is lr times this")
     schedule: Literal["cosine", "constant"] = Field(
         default="cosine", description="over all exchanges of the run"
     )
     warmup: Share = Field(0.0, description="share of all exchanges with a rising rate")
-    weight_decay: NotNegative = 0.01
+    weight_decay: WeightDecay = 0.01
     keep_moments: bool = Field(
         default=True, description="AdamW's moments outlive an exchange, at the site; false: anew (TAR-19)"
     )
     clip: ClipNorm = 1.0
-    batch: PositiveCount = 4
+    batch: BatchSize = 4
     local_epochs: Passes = Field(1, description="E, unless the job says steps or fraction")
-    max_report_tokens: PositiveCount = 128
+    max_report_tokens: ReportTokens = 128
     rotation: NotNegative = Field(5.0, description="degrees, of pictures of an encoder that learns")
-    eval_batch: PositiveCount = 16
+    eval_batch: EvaluationBatch = 16
     eval_limit: int | None = Field(
         default=32, description="validation visits drafted after a round; null for all"
     )

@@ -9,22 +9,33 @@ from pydantic import Field
 
 from medflare.core.config import Settings
 from medflare.core.method import MethodSettings
-from medflare.learners.setting_types import ClipNorm, NotNegative, Passes, PositiveCount, Rate, Share
+from medflare.learners.setting_types import (
+    BatchSize,
+    ClipNorm,
+    EvaluationBatch,
+    LearningRate,
+    NotNegative,
+    Passes,
+    ReportTokens,
+    Share,
+    WeightDecay,
+)
 from medflare.models.generators.settings import WordSearchSettings
 
 
 class GeneratorOptimiserSettings(Settings):
     """Adam over all rounds of a run (BL-1). Defaults are those of FedMRG's comparison.
 
-    amsgrad: with `weight_decay` inside the gradient, as the `paper` presets of R2Gen's family have it.
+    Attributes:
+        amsgrad: with `weight_decay` inside the gradient, as the `paper` presets of R2Gen's family have it.
     """
 
-    batch: PositiveCount = 16
-    lr: Rate = 5e-5
+    batch: BatchSize = 16
+    lr: LearningRate = 5e-5
     encoder_lr_scale: NotNegative = Field(
         default=1.0, description="the image encoder's rate is lr times this; 0 freezes it"
     )
-    weight_decay: NotNegative = 0.05
+    weight_decay: WeightDecay = 0.05
     amsgrad: bool = False
     schedule: Literal["constant", "cosine"] = Field(
         default="cosine", description="over all rounds of the run"
@@ -40,10 +51,10 @@ class GeneratorSettings(MethodSettings):
     optimiser: GeneratorOptimiserSettings = GeneratorOptimiserSettings()
     decoding: WordSearchSettings = WordSearchSettings()
     local_epochs: Passes = 1
-    max_report_tokens: PositiveCount = 100
+    max_report_tokens: ReportTokens = 100
     augment: bool = Field(default=True, description="crop and turn training images")
     rotation: NotNegative = Field(default=5.0, description="degrees; never a flip, laterality is reported")
-    eval_batch: PositiveCount = 32
+    eval_batch: EvaluationBatch = 32
     eval_limit: int | None = Field(
         default=32, description="validation images drafted after a round; null for all"
     )

@@ -13,7 +13,16 @@ from medflare.core.method import MethodFacts, MethodSettings
 from medflare.core.plan import RoundPlan
 from medflare.differential_privacy.settings import PrivacySettings, private_settings_problem
 from medflare.learners.optim import CosinePart
-from medflare.learners.setting_types import NotNegative, Passes, PositiveCount, Rate, RoundShare
+from medflare.learners.setting_types import (
+    BatchSize,
+    EvaluationBatch,
+    LearningRate,
+    Passes,
+    PositiveCount,
+    Rate,
+    RoundShare,
+    WeightDecay,
+)
 from medflare.models.adapters.base import AdapterSettings
 from medflare.models.adapters.lora import ALL_PROJECTIONS, LoraChoice, LoraSettings
 from medflare.models.adapters.registry import PEFT_METHODS, PeftChoice, effective_settings
@@ -81,15 +90,15 @@ def text_task_facts(summary: str, source: str) -> MethodFacts:
 class AdamWSettings(Settings):
     """AdamW, anew in every round, with a linear warm-up and a cosine."""
 
-    batch: PositiveCount = 64
-    lr: Rate = 2e-4
+    batch: BatchSize = 64
+    lr: LearningRate = 2e-4
     warmup: RoundShare = Field(default=0.05, description="share of the cosine with a rising rate")
     cosine_over: Literal["round", "run"] = Field(
         default="round",
         description="round: rate and warm-up begin anew in every exchange. run: one cosine over all",
     )
-    weight_decay: NotNegative = 0.01
-    clip_norm: Rate = 1.0
+    weight_decay: WeightDecay = 0.01
+    clip_norm: Rate = Field(default=1.0, description="largest gradient norm")
 
     @property
     def step_size(self) -> int:
@@ -105,12 +114,14 @@ class AdamWSettings(Settings):
 
 
 class OptimiserSettings(AdamWSettings):
-    """Defaults are those of Fed-MedLoRA's paper."""
+    """AdamW of a language model's adapter; defaults are those of Fed-MedLoRA's paper."""
 
-    batch: PositiveCount = 4
+    batch: BatchSize = 4
     accumulate: PositiveCount = Field(default=1, description="batches of one optimiser step")
-    weight_decay: NotNegative = 0.0
-    gradient_checkpointing: bool = False
+    weight_decay: WeightDecay = 0.0
+    gradient_checkpointing: bool = Field(
+        default=False, description="compute activations again in the backward pass: less memory, more time"
+    )
 
     @property
     def step_size(self) -> int:
@@ -122,8 +133,10 @@ class RecordsSettings(MethodSettings):
 
     optimiser: AdamWSettings = AdamWSettings()
     local_epochs: Passes = 2
-    eval_batch: PositiveCount = 32
-    eval_limit: int | None = Field(None, ge=0)
+    eval_batch: EvaluationBatch = 32
+    eval_limit: int | None = Field(
+        None, ge=0, description="validation records tested after a round; 0 for the loss alone, null for all"
+    )
 
     @property
     def learning_rate(self) -> float:

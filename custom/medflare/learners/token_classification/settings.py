@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field
 
 from medflare.core.method import Method, MethodFacts
-from medflare.learners.setting_types import Passes, PositiveCount, Sentences
+from medflare.learners.setting_types import EvaluationBatch, Passes, Sentences
 from medflare.learners.text_task.settings import INSTRUCT_JOB, RecordsSettings
 from medflare.models.encoder_folder import TextEncoderSettings
 
@@ -29,7 +29,7 @@ class TaggerSettings(RecordsSettings):
     )
     max_tokens: int = Field(default=512, ge=16, description="of an input")
     sentences: Sentences = 1
-    eval_batch: PositiveCount = 64
+    eval_batch: EvaluationBatch = 64
     eval_limit: int = Field(
         default=4, ge=0, description="validation notes tagged after a round; 0 for the loss alone"
     )

@@ -10,16 +10,26 @@ from pydantic import Field, model_validator
 from medflare.core.config import Settings
 from medflare.core.method import Method, MethodFacts, MethodSettings
 from medflare.differential_privacy.settings import PrivacySettings
-from medflare.learners.setting_types import ClipNorm, NotNegative, Passes, PositiveCount, Rate, RoundShare
+from medflare.learners.setting_types import (
+    BatchSize,
+    ClipNorm,
+    EvaluationBatch,
+    LearningRate,
+    NotNegative,
+    Passes,
+    ReportTokens,
+    RoundShare,
+    WeightDecay,
+)
 from medflare.models.vit_gpt2 import BeamSettings, ViTGPT2Settings
 
 
 class WholeModelOptimiserSettings(Settings):
     """AdamW, anew in every round. Defaults are the paper's for pretrained weights (Table 2)."""
 
-    batch: PositiveCount = 8
-    lr: Rate = 5e-5
-    weight_decay: NotNegative = 0.01
+    batch: BatchSize = 8
+    lr: LearningRate = 5e-5
+    weight_decay: WeightDecay = 0.01
     schedule: Literal["constant", "cosine"] = Field(
         default="cosine", description="of a round; the paper names no schedule"
     )
@@ -45,10 +55,10 @@ class ViTGPT2LearnerSettings(MethodSettings):
         "`private`), reports no val_loss, and optimiser.clip_norm is not used",
     )
     local_epochs: Passes = 3
-    max_report_tokens: PositiveCount = 128
+    max_report_tokens: ReportTokens = 128
     augment: bool = Field(default=True, description="crop and turn training images; the paper says nothing")
     rotation: NotNegative = Field(5.0, description="degrees; never a flip, laterality is reported")
-    eval_batch: PositiveCount = 32
+    eval_batch: EvaluationBatch = 32
     eval_limit: int | None = Field(
         default=32, description="validation images drafted after a round; null for all"
     )

@@ -19,7 +19,7 @@ class WCLSettings(GeneratorSettings):
     variant: str = "wcl"
     model: TransformerSettings = TransformerSettings(memory="relational", contrast_width=64)
     contrast_share: float = Field(0.2, ge=0, le=1, description="of the contrast; the words' is the rest")
-    contrast_temperature: Rate = 0.1
+    contrast_temperature: Rate = Field(0.1, description="that similarities are divided by")
     released_temperature: bool = Field(
         False,
         description="BL-6: divide by 1.0 as the released code did, whatever `contrast_temperature` says",

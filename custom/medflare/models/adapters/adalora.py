@@ -26,8 +26,12 @@ Q, VALUES, P = ".lora_A", ".lora_E", ".lora_B"
 class AdaLoraSettings(Settings):
     """ΔW = a/ρ₀ P Λ Q with an orthogonality penalty; the server's sums decide which singular values stay.
 
-    rank: ρ₀, of every module at the start; target_rank: mean rank a module has at the end.
-    warm_rounds: rounds with all ranks; final_rounds: rounds with the final ranks (both of the run's rounds).
+    Attributes:
+        rank: ρ₀, of every module at the start.
+        target_rank: mean rank a module has at the end.
+        alpha: a of the scale a/ρ₀.
+        dropout: of a module's input.
+        targets: of `lora` where none are named.
     """
 
     method: Literal["adalora"] = "adalora"

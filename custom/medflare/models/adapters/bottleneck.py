@@ -26,7 +26,9 @@ TYPE = "BOTTLENECK"
 class BottleneckSettings(Settings):
     """h + W_up GELU(W_down h) after the feed-forward block of every layer; FedDAT's adapters.
 
-    reduction: hidden size over the width of the bottleneck; width: given outright instead.
+    Attributes:
+        reduction: hidden size over the width of the bottleneck.
+        width: of the bottleneck, given outright instead.
     """
 
     method: Literal["bottleneck"] = "bottleneck"

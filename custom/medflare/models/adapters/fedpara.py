@@ -13,7 +13,13 @@ from medflare.models.adapters.layer_adapters import LayerAdapters
 
 
 class FedParaSettings(Settings):
-    """ΔW = a/ρ (X₁Y₁ᵀ)∘(X₂Y₂ᵀ): the Hadamard product of two low-rank matrices (PEFT's LoHa)."""
+    """ΔW = a/ρ (X₁Y₁ᵀ)∘(X₂Y₂ᵀ): the Hadamard product of two low-rank matrices (PEFT's LoHa).
+
+    Attributes:
+        rank: ρ of each of the two products.
+        alpha: a of the scale a/ρ.
+        targets: of `lora` where none are named.
+    """
 
     method: Literal["fedpara"] = "fedpara"
     rank: int = Field(24, ge=1)

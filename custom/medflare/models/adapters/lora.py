@@ -29,6 +29,12 @@ class LoraSettings(Settings):
     """The block `lora`: rank ρ, numerator a of the scale a/ρ, and the projections that carry a pair.
 
     Defaults are the ones recovered from the traffic that FedMRG's paper reports (59.28 M parameters).
+
+    Attributes:
+        rank: ρ.
+        lora_alpha: a of the scale a/ρ.
+        targets: last parts of the names of the layers that carry a pair.
+        dropout: of a pair's input.
     """
 
     method: ClassVar[str] = "lora"

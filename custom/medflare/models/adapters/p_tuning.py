@@ -17,7 +17,9 @@ from medflare.models.adapters.virtual_tokens import VirtualTokens
 class PTuningSettings(Settings):
     """Embeddings of virtual tokens, reparameterised by three linear layers (MRG-19).
 
-    width: of the hidden layers; None is the backbone's.
+    Attributes:
+        tokens: virtual ones.
+        width: of the hidden layers; null is the backbone's.
     """
 
     method: Literal["p_tuning"] = "p_tuning"

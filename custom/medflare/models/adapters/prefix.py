@@ -16,7 +16,7 @@ class PrefixSettings(Settings):
     """Keys and values of virtual tokens in every layer."""
 
     method: Literal["prefix"] = "prefix"
-    tokens: int = Field(200, ge=1)
+    tokens: int = Field(200, ge=1, description="virtual ones")
 
 
 class PrefixAdapter(VirtualTokens):

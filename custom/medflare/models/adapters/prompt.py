@@ -16,7 +16,7 @@ class PromptSettings(Settings):
     """Embeddings of virtual tokens before the input, first values from the vocabulary (MRG-19)."""
 
     method: Literal["prompt"] = "prompt"
-    tokens: int = Field(200, ge=1)
+    tokens: int = Field(200, ge=1, description="virtual ones")
 
 
 class PromptAdapter(VirtualTokens):

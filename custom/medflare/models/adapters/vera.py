@@ -19,7 +19,14 @@ VERA_A, VERA_B = "base_model.vera_A", "base_model.vera_B"
 
 
 class VeraSettings(Settings):
-    """ΔW = diag(b) B diag(d) A with A and B made from the run's seed at every site; b and d travel."""
+    """ΔW = diag(b) B diag(d) A with A and B made from the run's seed at every site; b and d travel.
+
+    Attributes:
+        rank: of A and B.
+        d_initial: first value of d.
+        dropout: of a module's input.
+        targets: of `lora` where none are named.
+    """
 
     method: Literal["vera"] = "vera"
     rank: int = Field(256, ge=1)

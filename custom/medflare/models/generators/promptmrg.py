@@ -25,7 +25,7 @@ class PromptMRGModelSettings(ModelSettings):
     """Shape of PromptMRG."""
 
     retrieval_width: int = Field(default=64, ge=4, description="of a report's features; 512 in the paper")
-    retrieval_heads: int = Field(default=4, ge=1)
+    retrieval_heads: int = Field(default=4, ge=1, description="of the attention to retrieved reports")
 
 
 class PromptMRG(ReportGenerator):

@@ -18,8 +18,12 @@ Memory = Literal["none", "unused", "relational"]
 class TransformerShape(Settings):
     """A Transformer encoder over features and a Transformer decoder of words.
 
-    memory: `relational` is R2Gen; `unused` has its weights without their effect, which is what the published
-        count of the plain Transformer implies (BL-2).
+    Attributes:
+        attention_heads: of a layer.
+        feed_forward: width of a layer's feed-forward network.
+        dropout: while training.
+        memory: `relational` is R2Gen; `unused` has its weights without their effect, which is what the
+            published count of the plain Transformer implies (BL-2).
     """
 
     width: int = Field(default=128, ge=8, description="of the Transformer; 512 in the papers")
@@ -49,7 +53,8 @@ class TransformerShape(Settings):
 class TransformerSettings(TransformerShape):
     """The Transformer of R2Gen's family over the features of an image.
 
-    contrast_width: of the projections that compare report and image (WCL); None has none.
+    Attributes:
+        contrast_width: of the projections that compare report and image (WCL); null has none.
     """
 
     encoder: EncoderSettings = EncoderSettings()
@@ -57,18 +62,19 @@ class TransformerSettings(TransformerShape):
 
 
 class VolumeSettings(Settings):
-    """Shape of the volume encoder.
+    """Shape of the volume encoder."""
 
-    image_size: side of a slice. slices: of a volume, which `visits.slices` in site.yaml should be; fewer are
-    padded with air on both sides, of more the middle is taken, as in the released code.
-    """
-
-    image_size: int = Field(default=48, ge=8, description="480 in the paper")
-    slices: int = Field(default=4, ge=1, description="of a volume; 240 in the paper")
+    image_size: int = Field(default=48, ge=8, description="side of a slice; 480 in the paper")
+    slices: int = Field(
+        default=4,
+        ge=1,
+        description="of a volume, which `visits.slices` in site.yaml should be (240 in the paper); fewer are "
+        "padded with air on both sides, of more the middle is taken, as in the released code",
+    )
     patch: int = Field(default=12, ge=2, description="side of a token's square; 24 in the paper")
     slice_patch: int = Field(default=2, ge=1, description="slices of a token; 12 in the paper")
-    width: int = Field(default=64, ge=8, description="512 in the paper")
-    attention_heads: int = Field(default=4, ge=1)
+    width: int = Field(default=64, ge=8, description="of a token; 512 in the paper")
+    attention_heads: int = Field(default=4, ge=1, description="of a layer")
     layers: int = Field(default=1, ge=1, description="within a block, and across blocks; 4 in the paper")
 
     @property
@@ -106,16 +112,16 @@ class CT2RepLongModelSettings(TransformerShape):
 
 
 class DCLModelSettings(Settings):
-    """Shape of DCL. width: of text network and graph, to which image features are brought."""
+    """Shape of DCL; image features are brought to the width of text network and graph."""
 
     encoder: EncoderSettings = EncoderSettings()
     width: int = Field(default=96, ge=8, description="of the text network; 768 in the paper")
     layers: int = Field(default=2, ge=1, description="of the text network; 12 in the paper")
-    attention_heads: int = Field(default=4, ge=1)
-    feed_forward: int = Field(default=256, ge=8)
+    attention_heads: int = Field(default=4, ge=1, description="of the text network's layers")
+    feed_forward: int = Field(default=256, ge=8, description="width of their feed-forward networks")
     graph_heads: int = Field(default=4, ge=1, description="of the graph's layers; 6 in the paper")
-    graph_feed_forward: int = Field(default=256, ge=8)
-    dropout: float = Field(default=0.1, ge=0, lt=1)
+    graph_feed_forward: int = Field(default=256, ge=8, description="as feed_forward, of the graph's layers")
+    dropout: float = Field(default=0.1, ge=0, lt=1, description="while training")
     positions: int = Field(default=160, ge=2, description="most tokens of a report, with the one before it")
     contrast_width: int = Field(default=64, ge=2, description="of the projections; 256 in the paper")
     retrieved: int = Field(default=3, ge=1, description="reports whose statements enter an image's graph")
