@@ -82,6 +82,9 @@ class Ddcs(SketchedMean, NeedsExactSizes):
         pairs_of: PairsOf = "draws"
         """ε is on pairs of draws, of which a site drawn twice counts as 0, or on pairs of different sites,
         where only whose data are alike makes the distance small."""
+        weights: Literal["unbiased", "drawn"] = "unbiased"
+        """of a site in the step. unbiased: c_i d_i / (S q_i), which gives back to a rarely drawn site what
+        the odds took from it. drawn: c_i / S, so that it counts little (DD-17)."""
         distances: Literal["sketches", "exact"] = "sketches"
         """between sites' knowledge graphs, from sketches, or from exact sizes by private set intersection,
         once before round 1 and of sites whose policy.knowledge_exact allows it."""
@@ -93,6 +96,7 @@ class Ddcs(SketchedMean, NeedsExactSizes):
         given = self.settings
         self.chosen = DdcsSelector(
             draws=given.draws,
+            unbiased=given.weights == "unbiased",
             floor=given.floor,
             epsilon=given.epsilon,
             most_variance=given.most_variance,

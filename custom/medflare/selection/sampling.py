@@ -3,6 +3,9 @@
 
 θ⁺ = θ + Σ_{distinct i} w_i Δ_i with w_i = c_i d_i / E[c_i], which is c_i d_i/(S q_i) for independent draws:
 a site drawn c_i times trains once, and E[θ⁺] = θ + Σ d_i Δ_i whenever q_i > 0 wherever d_i > 0.
+
+Such weights undo what the odds say of a site: one that is drawn half as often counts twice. With
+w_i = c_i / S that is not so, and E[θ⁺] = θ + Σ q_i Δ_i (DD-17).
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ class Sample:
 
     Attributes:
         counts: c_i of the sites that were sampled.
-        weights: w_i, what multiplies each one's Δ_i. They sum to 1 in expectation only (DD-4).
+        weights: w_i, what multiplies each one's Δ_i. Unbiased ones sum to 1 in expectation only (DD-4).
         probabilities: q_i of every site that could be sampled, as they were used.
         mixed: share of uniform probabilities in them, without which enough different sites would hardly have
             come together.
@@ -49,6 +52,7 @@ def sample_sites(
     draws: int,
     random: np.random.Generator,
     least: int = 1,
+    unbiased: bool = True,
 ) -> Sample:
     """Return S independent draws from q that hold `least` different sites or more.
 
@@ -61,6 +65,7 @@ def sample_sites(
         probabilities: q_i of the sites that can be sampled; normalised here.
         shares: d_i of the same sites; they sum to 1.
         draws: S.
+        unbiased: weights c_i d_i / E[c_i]; otherwise c_i / S.
 
     Raises:
         ConfigError: so many different sites can never, or at uniform probabilities hardly ever, be drawn.
@@ -76,9 +81,12 @@ def sample_sites(
     counts = Counter[str]()
     while len(counts) < least:
         counts = Counter(sites[i] for i in random.choice(len(sites), draws, p=q))
-    weights = {
-        site: counts[site] * shares[site] / float(expected[i]) for i, site in enumerate(sites) if counts[site]
+    of_a_draw = {
+        site: shares[site] / float(expected[i]) if unbiased else 1 / draws
+        for i, site in enumerate(sites)
+        if counts[site]
     }
+    weights = {site: counts[site] * weight for site, weight in of_a_draw.items()}
     used = dict(zip(sites, q.tolist(), strict=True))
     return Sample(counts=dict(counts), weights=weights, probabilities=used, mixed=mixed)
 

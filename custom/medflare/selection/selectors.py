@@ -99,9 +99,11 @@ class ProbabilitySelector(Selector):
 
     Args:
         draws: S, draws of a round.
+        unbiased: as in `sampling.sample_sites`.
     """
 
     draws: int = 5
+    unbiased: bool = True
 
     @abstractmethod
     def probabilities(
@@ -118,7 +120,7 @@ class ProbabilitySelector(Selector):
         min_clients: int = 1,
     ) -> Sample:
         probabilities = self.probabilities(round_number, shares, known)
-        return sample_sites(probabilities, shares, self.draws, random, min_clients)
+        return sample_sites(probabilities, shares, self.draws, random, min_clients, self.unbiased)
 
 
 @dataclass

@@ -59,6 +59,16 @@ def one_round(rule: SampledMean, number: int, gone: tuple[str, ...] = (), least:
     return rule.finish()["w"].numpy()
 
 
+def test_weights_as_drawn_are_a_setting_of_ddcs_whose_shares_sum_to_one() -> None:
+    rule = made(weights="drawn", draws=4)
+    for number in range(5):
+        one_round(rule, number)
+        report = rule.report()
+        assert report["importance"] == {site: count / 4 for site, count in report["drawn"].items()}
+    with pytest.raises(ConfigError, match="weights"):
+        make_rule("ddcs", {"weights": "biased"})
+
+
 @pytest.mark.parametrize("name", ["ddcs", "uniform_selection", "importance_sampling"])
 def test_the_mean_step_over_many_rounds_is_that_of_all_sites(name: str) -> None:
     rule = made(name, draws=4)

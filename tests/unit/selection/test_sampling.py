@@ -52,6 +52,19 @@ def test_updates_are_unbiased(least: int) -> None:
     assert np.all(np.abs(samples.mean(axis=0) - FULL) <= 4 * error)
 
 
+def test_weights_as_drawn_make_the_mean_step_that_of_the_odds() -> None:
+    """DD-17: a site that is drawn half as often counts half, where unbiased weights make it count twice."""
+    random, n = rng(), 3000
+    draws = [sample_sites(ODDS, SHARES, 4, random, unbiased=False) for _ in range(n)]
+    assert all(sum(draw.weights.values()) == pytest.approx(1) for draw in draws)
+    assert all(draw.weights[site] == count / 4 for draw in draws for site, count in draw.counts.items())
+    samples = np.stack([update(draw) for draw in draws])
+    error = samples.std(axis=0) / np.sqrt(n)
+    of_the_odds = sum(ODDS[site] * delta for site, delta in DELTAS.items())
+    assert np.all(np.abs(samples.mean(axis=0) - of_the_odds) <= 4 * error)
+    assert np.any(np.abs(samples.mean(axis=0) - FULL) > 4 * error)
+
+
 def test_dividing_by_s_q_would_be_biased_once_thin_draws_are_thrown_away() -> None:
     """The reason for `expected_counts`: a likely site is drawn less often than S q_i then."""
     counts, probability = expected_counts(np.array(list(ODDS.values())), 4, 3)
