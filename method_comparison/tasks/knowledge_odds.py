@@ -5,7 +5,7 @@
 the hospitals' aligned graphs and the odds with others: names as spelled, or each hospital with another's
 graph. "By repeats" is the part of the lower divergence that equal distances between all hospitals would have
 given too: Δ(1 − qᵀq) times their mean. "Follows" is the correlation, over pairs of hospitals, of the graphs'
-distances with those of what the hospitals' questions have as right answers, known from the synthetic world.
+distances with those of what the hospitals hold to be the answers, known from the synthetic world.
 "Odds of wrong answers", in the partition `outliers`: Σ q of the hospitals with wrong answers as a share of
 their Σ d; below 1 the graphs tell them from the others.
 """
@@ -77,12 +77,13 @@ class KnowledgeOdds(ComparisonTask[QuestionSettings, OddsMethod]):
             "smallest": solved.smallest_epsilon / even,
             "follows": federation.correlation("plain"),
         }
-        for graph in ("unaligned", "exchanged"):
-            values[graph] = float(np.abs(federation.solve(graph, own).q - solved.q).sum() / 2)
+        others = {graph: federation.solve(graph, own) for graph in ("unaligned", "exchanged")}
+        for graph, other in others.items():
+            values[graph] = float(np.abs(other.q - solved.q).sum() / 2)
             values[f"follows_{graph}"] = federation.correlation(graph)
         if unit.partition == OUTLIERS:
             values["wrong"] = federation.odds_of_wrong(solved)
-            values["wrong_exchanged"] = federation.odds_of_wrong(federation.solve("exchanged", own))
+            values["wrong_exchanged"] = federation.odds_of_wrong(others["exchanged"])
         if own.pairs_of == "draws" and own.share < 1:
             share = share_by_repeats(solved.q, federation.shares, federation.graphs["plain"])
             values |= {} if share is None else {"repeats": share}
@@ -119,7 +120,7 @@ class Federation:
         self.graphs["exchanged"] = self.graphs["plain"][np.ix_(order, order)]
 
     def correlation(self, graph: str) -> float:
-        """Return how a graph's distances follow, over pairs of hospitals, those of their right answers."""
+        """Return how a graph's distances follow, over pairs of hospitals, those of their answers."""
         pairs = np.triu_indices(len(self.names), 1)
         return float(np.corrcoef(self.graphs[graph][pairs], self.answers[pairs])[0, 1])
 
@@ -149,7 +150,7 @@ class Federation:
 
 
 def answer_distances(questions: Sequence[Sequence[Question]], settings: QuestionSettings) -> Matrix:
-    """Return 1 − J (N, N) of the sets of things that the hospitals' questions have as right answers.
+    """Return 1 − J (N, N) of the sets of things that the hospitals' questions are marked with as answers.
 
     A thing is one whatever a hospital calls it: the world that the questions were made of has all its names.
     """

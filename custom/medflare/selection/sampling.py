@@ -5,7 +5,7 @@
 a site drawn c_i times trains once, and E[θ⁺] = θ + Σ d_i Δ_i whenever q_i > 0 wherever d_i > 0.
 
 Such weights undo what the odds say of a site: one that is drawn half as often counts twice. With
-w_i = c_i / S that is not so, and E[θ⁺] = θ + Σ q_i Δ_i (DD-17).
+w_i = c_i / S that is not so, and E[θ⁺] = θ + Σ q_i Δ_i for independent draws (DD-17).
 """
 
 from __future__ import annotations

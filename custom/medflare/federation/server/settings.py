@@ -35,7 +35,7 @@ class RoundsSettings(Settings):
     job: str = "job"
     """Name of the job, for the record and the page."""
     num_rounds: int = Field(5, ge=1)
-    """Rounds of the run; with `exchanges`, each of so many exchanges of updates."""
+    """Exchanges of updates; `--set exchanges=4` of a job multiplies its rounds to so many."""
     seed: int = 0
     """Of the run; every site derives its own from it."""
     steps: int | None = Field(None, ge=1)
@@ -117,7 +117,7 @@ class RoundsSettings(Settings):
     persistor_id: str = "persistor"
     """Component that writes the result's folders."""
     progress_id: str = "progress"
-    """Component that writes the record, the page and the events."""
+    """Component that writes the events of the run and its latest state."""
 
     @property
     def late_updates(self) -> Late:

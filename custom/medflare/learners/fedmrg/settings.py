@@ -49,7 +49,7 @@ class FedMRGSettings(MethodSettings):
 
     # -- HCP --
     contrastive: bool = Field(True, description="L_hcl, the contrastive loss of two views of an image")
-    classification: bool = Field(True, description="diagnoses are learnt, and stand in the prompt")
+    classification: bool = Field(True, description="L_cls: the diagnosis head learns")
     tau: Rate = Field(0.07, description="temperature of L_hcl")
     positive_in_denominator: bool = Field(False, description="MRG-1: True is InfoNCE")
     bank: BankMode = Field(
@@ -74,9 +74,11 @@ class FedMRGSettings(MethodSettings):
     kd_temperature: Rate = Field(2.0, description="of the distributions that are distilled")
     kd_cosine: NotNegative = Field(1.0, description="weight of 1 − cos of hidden states in L_kd")
     kl_direction: Literal["teacher_student", "student_teacher"] = Field(
-        "teacher_student", description="MRG-9: KL of the teacher's from the student's distribution, or back"
+        "teacher_student", description="MRG-9: KL(teacher ‖ student), or KL(student ‖ teacher)"
     )
-    combine: Literal["sum", "mean"] = Field("sum", description="MRG-7: how A_g and A_s act together")
+    combine: Literal["sum", "mean"] = Field(
+        "sum", description="MRG-7: A_g and A_s act together as their sum or as their mean"
+    )
     gamma_mix: float = Field(0.5, ge=0, le=1, description="MRG-8; 0 is the adapter as trained")
     encoder_update: Literal["both", "encoder_once", "first"] = Field(
         "both",
