@@ -12,6 +12,7 @@ from typing import Any, ClassVar, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from medflare.core.errors import ConfigError
 
@@ -61,18 +62,34 @@ def explain(error: ValidationError, settings: type[BaseModel], where: str, value
     Args:
         values: whether a line ends with what was found; a text that leaves a site names keys only.
     """
+    listed: set[tuple[int | str, ...]] = set()  # blocks whose settings a line names already
     lines = [f"{where}: {error.error_count()} setting(s) cannot be used:"]
     for item in error.errors():
         key = ".".join(str(part) for part in item["loc"])
         if item["type"] == "extra_forbidden":
-            message = _unknown_key(str(item["loc"][-1]), _settings_at(settings, item["loc"][:-1]), where)
+            block = item["loc"][:-1]
+            unknown = str(item["loc"][-1])
+            message = _unknown_key(unknown, _settings_at(settings, block), where, listed=block in listed)
             lines.append(f"  {key}: {message}")
+            if new_name(unknown, _settings_at(settings, block)) is None:
+                listed.add(block)
         elif item["type"] == "missing":
             lines.append(f"  {key}: is missing and has no default.")
         else:
-            ending = f" (found {item['input']!r})." if values and key else "."  # never a whole document
-            lines.append(f"  {key}: {item['msg']}{ending}" if key else f"  {item['msg']}.")
+            message = _message(item, settings, values and bool(key))  # never a whole document
+            lines.append(f"  {key}: {message}" if key else f"  {message}")
     return "\n".join(lines)
+
+
+def _message(item: ErrorDetails, settings: type[BaseModel], values: bool) -> str:
+    """Return what pydantic or a validator says of a value, as a sentence."""
+    if item["type"] == "model_type":  # a text or number where a block of settings belongs
+        keys = ", ".join(sorted(_settings_at(settings, item["loc"]).model_fields))
+        return f"expected settings, of these: {keys}" + (f" (found {item['input']!r})." if values else ".")
+    sentence = item["msg"].removeprefix("Value error, ").rstrip(".")
+    # A validator of several keys gets all of them, and says itself which of them it means.
+    several = item["type"] == "value_error" and isinstance(item["input"], Mapping | list | tuple)
+    return f"{sentence} (found {item['input']!r})." if values and not several else f"{sentence}."
 
 
 def new_name(key: str, settings: type[BaseModel]) -> str | None:
@@ -83,8 +100,12 @@ def new_name(key: str, settings: type[BaseModel]) -> str | None:
     return None
 
 
-def _unknown_key(key: str, settings: type[BaseModel], where: str) -> str:
-    """Return what to do about a key that `settings` does not have: its new name, or the keys that exist."""
+def _unknown_key(key: str, settings: type[BaseModel], where: str, listed: bool) -> str:
+    """Return what to do about a key that `settings` does not have: its new name, or the keys that exist.
+
+    Args:
+        listed: whether a line before this one names them.
+    """
     new = new_name(key, settings)
     if new is not None:
         is_key = new.replace(".", "").isidentifier()
@@ -92,7 +113,7 @@ def _unknown_key(key: str, settings: type[BaseModel], where: str) -> str:
     valid = list(settings.model_fields)
     near = difflib.get_close_matches(key, valid, n=1)
     hint = f" Did you mean '{near[0]}'?" if near else ""
-    return f"no such setting.{hint} Valid here: {', '.join(sorted(valid))}."
+    return f"no such setting.{hint}" + ("" if listed else f" Valid here: {', '.join(sorted(valid))}.")
 
 
 def _settings_at(settings: type[BaseModel], path: tuple[int | str, ...]) -> type[BaseModel]:

@@ -67,3 +67,23 @@ def stored_with(fingerprint: object) -> Path | None:
         if isinstance(facts, dict) and facts.get("fingerprint") == fingerprint:
             return folder
     return None
+
+
+def check_folder(path: Path, setting: str = "backbone.folder") -> None:
+    """Raise ConfigError unless a folder with safetensors weights is there; `setting` names it."""
+    if not path.is_dir():
+        raise ConfigError(
+            f"{setting}: there is no folder '{path}'. Copy the model's folder there (no name is looked up on "
+            "the internet), or leave it out."
+        )
+    if not list(path.glob("*.safetensors")):
+        raise ConfigError(
+            f"{setting}: '{path}' has no *.safetensors file. Pickled weights (.bin) are not loaded; "
+            f"convert them with transformers' save_pretrained."
+        )
+    for file in path.glob("*.safetensors"):
+        if not file.exists():
+            raise ConfigError(
+                f"{setting}: '{file}' links to '{file.readlink()}', which is not there. Put the weights "
+                "back, or add the model again from where they are: medflare models add FOLDER --replace."
+            )

@@ -14,7 +14,8 @@ from pathlib import Path
 import torch
 
 from medflare.core.errors import ConfigError
-from medflare.models.backbone import LOADING, check_folder, load_tokenizer
+from medflare.core.model_folders import check_folder
+from medflare.models.backbone import LOADING, load_tokenizer
 
 PROMPT_FILE = "green_prompt.txt"
 """In the model's folder: the prompt that it was trained to answer, with {reference} and {candidate}. It is

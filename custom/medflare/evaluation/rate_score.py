@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from medflare.core.model_folders import check_folder
 from medflare.labelling.labels import sentence_spans
-from medflare.models.backbone import LOADING, check_folder, load_tokenizer
+from medflare.models.backbone import LOADING, load_tokenizer
 from medflare.models.frozen_encoder import FrozenEncoder
 
 ENTITIES, MEANINGS = "RaTE-NER-Deberta", "BioLORD-2023-C"

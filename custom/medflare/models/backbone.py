@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from medflare.core.errors import ConfigError
+from medflare.core.model_folders import check_folder
 from medflare.core.site_description import EMBEDDED
 from medflare.models.frozen_weights import LOADED
 from medflare.models.layer_placement import place_layers
@@ -246,23 +247,6 @@ def autocast(precision: str, device: str) -> AbstractContextManager[Any]:
     if LOADED.get(precision) == torch.bfloat16:
         return torch.autocast("cuda" if device.startswith("cuda") else "cpu", torch.bfloat16)
     return nullcontext()
-
-
-def check_folder(path: Path, setting: str = "backbone.folder") -> None:
-    """Raise ConfigError unless a folder with safetensors weights is there; `setting` names it."""
-    if not path.is_dir():
-        raise ConfigError(f"{setting}: there is no folder '{path}'. Copy the model there, or leave it out.")
-    if not list(path.glob("*.safetensors")):
-        raise ConfigError(
-            f"{setting}: '{path}' has no *.safetensors file. Pickled weights (.bin) are not loaded; "
-            f"convert them with transformers' save_pretrained."
-        )
-    for file in path.glob("*.safetensors"):
-        if not file.exists():
-            raise ConfigError(
-                f"{setting}: '{file}' links to '{file.readlink()}', which is not there. Put the weights "
-                "back, or add the model again from where they are: medflare models add FOLDER --replace."
-            )
 
 
 def _prompt_settings(path: Path) -> dict[str, Any]:

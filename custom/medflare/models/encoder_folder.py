@@ -15,11 +15,11 @@ from pydantic import Field
 
 from medflare.core.config import Settings
 from medflare.core.errors import ConfigError
+from medflare.core.model_folders import check_folder
 from medflare.core.seeds import seeded
 from medflare.core.site_description import OWN
 from medflare.models.backbone import (
     LOADING,
-    check_folder,
     fingerprint,
     load_tokenizer,
     quiet_transformers,

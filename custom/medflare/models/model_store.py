@@ -17,8 +17,8 @@ from pydantic import BaseModel, Field, ValidationError
 
 from medflare.core.config import Settings, parse
 from medflare.core.errors import ConfigError
-from medflare.core.model_folders import FACTS_FILE, check_model_name, models_root, stored_model
-from medflare.models.backbone import PROMPT_FILE, check_folder, fingerprint, load_backbone, load_tokenizer
+from medflare.core.model_folders import FACTS_FILE, check_folder, check_model_name, models_root, stored_model
+from medflare.models.backbone import PROMPT_FILE, fingerprint, load_backbone, load_tokenizer
 from medflare.models.chat_template import ChatTurn, chat_turn
 from medflare.models.gguf_file import convert, read_header
 from medflare.models.plain_text import PlainText

@@ -15,8 +15,9 @@ from pydantic import Field
 
 from medflare.core.config import parse
 from medflare.core.errors import ConfigError, DataError
+from medflare.core.model_folders import check_folder
 from medflare.core.seeds import seeded
-from medflare.models.backbone import LOADING, check_folder, fingerprint, load_tokenizer, quiet_transformers
+from medflare.models.backbone import LOADING, fingerprint, load_tokenizer, quiet_transformers
 from medflare.models.embedded import decoder_folder
 from medflare.models.encoder_folder import first_token, trained_precision
 from medflare.models.result_files import ResultFacts, copy_tensors

@@ -8,10 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from medflare.core.errors import ConfigError
+from medflare.core.model_folders import check_folder
 from medflare.data.settings.site import SiteConfig
 from medflare.egress.policy import Policy
 from medflare.federation.server.quorum import Quorum
 from medflare.federation.server.settings import RoundsSettings
+from medflare.learners.registry import get_method
 from medflare.protections.limits import limits_of
 from medflare.protections.registry import get_protection
 from medflare.recipes.job import Job
@@ -49,6 +51,7 @@ def check_run(
         *_responses(settings, chosen),
         *_profiles(settings, chosen),
         *_too_few_for_a_sum(settings, chosen, known),
+        *_backbones(job.method, chosen, known),
         *_room(workspace),
     ]
     if problems:
@@ -113,6 +116,22 @@ def _too_few_for_a_sum(
             f"these want: {refusals}. Let more sites take part, or lower policy.min_sites in their "
             "site.yaml; with two sites, each can compute the other's update from the sum."
         )
+
+
+def _backbones(method: str, sites: Sequence[str], known: Mapping[str, SiteConfig]) -> Iterator[str]:
+    """Yield which sites name a folder that holds no model."""
+    if not get_method(method).weights_in_folder:
+        return  # a tokenizer's folder, which has files of its own
+    for site in sites:
+        folder = known[site].backbone.folder
+        if folder is None:
+            continue
+        parts = [folder / part for part in ("encoder", "decoder")]  # of a report generator
+        try:
+            for part in parts if all(part.is_dir() for part in parts) else [folder]:
+                check_folder(part)
+        except ConfigError as error:
+            yield f"{site}: {error}"
 
 
 def _room(workspace: Path) -> Iterator[str]:

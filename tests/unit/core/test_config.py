@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 import pytest
+from pydantic import model_validator
 
 from medflare.core.config import Settings, parse, read_yaml
 from medflare.core.errors import ConfigError
@@ -28,8 +29,20 @@ class Masks(Settings):
     kind: Literal["masks"] = "masks"
 
 
+class Pair(Settings):
+    least: int = 0
+    most: int = 1
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Pair:
+        if self.least > self.most:
+            raise ValueError("least is above most; exchange them.")
+        return self
+
+
 class Job(Settings):
     rounds: Rounds = Rounds()
+    pair: Pair = Pair()
     workflow: LongRounds | Masks | None = None
     sites: tuple[Rounds, ...] = ()
 
@@ -45,15 +58,29 @@ RENAMED = "is now called straggler_timeout. Rename it in job.json."
         ({"workflow": {"grace": 5}}, f"workflow.LongRounds.grace: {RENAMED}"),
         ({"workflow": {"pause": 5}}, "pause: is gone; sites are no longer paused. Delete the line."),
         ({"rounds": {"stragler_timeout": 5}}, "no such setting. Did you mean 'straggler_timeout'?"),
-        ({"round": {}}, "round: no such setting. Did you mean 'rounds'? Valid here: rounds, sites"),
+        ({"round": {}}, "round: no such setting. Did you mean 'rounds'? Valid here: pair, rounds, sites"),
         ({"rounds": {"straggler_timeout": "x"}}, "(found 'x')"),
+        ({"rounds": 5}, "rounds: expected settings, of these: straggler_timeout (found 5)."),
+        ({"pair": {"least": 3, "most": 2}}, "pair: least is above most; exchange them.\n"),
     ],
 )
 def test_an_unusable_key_is_explained(data: dict[str, object], line: str) -> None:
     with pytest.raises(ConfigError) as error:
         parse(Job, data, "job.json")
     assert str(error.value).startswith("job.json: ")
-    assert line in str(error.value)
+    assert line in f"{error.value}\n"
+
+
+def test_keys_of_a_block_are_listed_once() -> None:
+    unknown = {"grace": 1, "first": 1, "second": 1}
+    with pytest.raises(ConfigError) as error:
+        parse(Job, {"rounds": unknown, "pair": {"third": 1}}, "job.json")
+    lines = str(error.value).splitlines()
+    assert [line.partition(": ")[2] for line in lines if "no such setting" in line] == [
+        "no such setting. Valid here: straggler_timeout.",
+        "no such setting.",
+        "no such setting. Valid here: least, most.",
+    ]
 
 
 def test_every_problem_is_listed_at_once() -> None:

@@ -65,6 +65,33 @@ def test_it_is_refused(site_file: Path, tmp_path: Path, options: list[str], text
     assert not workspace.exists()
 
 
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ("{folder: missing}", "site-3: backbone.folder: there is no folder '"),
+        ("{folder: pickled}", "site-3: backbone.folder: '"),
+        ("{folder: m.gguf}", "medflare models add "),
+        ("{name: m.gguf}", "Type 'medflare models add m.gguf' once, and name the model: {name: m}."),
+        ("{name: Maker/Llama-8B}", "type 'medflare models add FOLDER --name llama-8b' here"),
+        ("Maker/Llama-8B", "name the model: {name: llama-8b}"),
+        ("smollm2", "write {name: smollm2}, or {folder: FOLDER}"),
+        ("{name: ./folder/of/it}", "Write {folder: ./folder/of/it}"),
+        ("{name: absent}", "medflare models add FILE.gguf --name absent"),
+    ],
+)
+def test_a_backbone_that_is_not_there_is_refused_with_what_to_type(
+    site_file: Path, tmp_path: Path, given: str, text: str
+) -> None:
+    (tmp_path / "pickled").mkdir()
+    (tmp_path / "pickled" / "pytorch_model.bin").touch()
+    file = site_file.read_text().replace("site-3: {", f"site-3: {{backbone: {given}, ")
+    site_file.write_text(file)
+    said = refusal(2, "run", JOBS / "fed_medlora", "-f", site_file, "-w", tmp_path / "ws")
+    assert text in said
+    assert "Value error" not in said
+    assert not (tmp_path / "ws").exists()
+
+
 def test_two_sites_that_accept_it_may_mask(site_file: Path, tmp_path: Path) -> None:
     text = site_file.read_text().replace("site-1: {", "site-1: {policy: {min_sites: 2}, ")
     site_file.write_text(text)

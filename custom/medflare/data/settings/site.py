@@ -39,14 +39,15 @@ class BackboneConfig(Settings):
     @classmethod
     def _found_by_name(cls, value: Any) -> Any:
         """Put the folder of the model that `name` names; explain what is no folder."""
+        if isinstance(value, str):
+            raise ValueError(_advice(value) or f"write {{name: {value}}}, or {{folder: FOLDER}}")
         if not isinstance(value, Mapping):
             return value
         name, folder = value.get("name"), value.get("folder")
         if isinstance(folder, str) and folder.endswith(".gguf"):
-            raise ValueError(
-                f"folder is '{folder}', a GGUF file. Type 'medflare models add {folder}' once, and name the "
-                f"model: {{name: {Path(folder).stem.lower()}}}"
-            )
+            raise ValueError(_advice(folder))
+        if isinstance(name, str) and (advice := _advice(name)):
+            raise ValueError(advice)
         if not isinstance(name, str) or folder is not None:
             if name is not None and folder is not None:
                 raise ValueError("name and folder both say which model; leave one out")
@@ -55,6 +56,23 @@ class BackboneConfig(Settings):
             return {**value, "folder": str(stored_model(name))}
         except ConfigError as error:
             raise ValueError(str(error)) from error
+
+
+def _advice(text: str) -> str | None:
+    """Return what to do about a file, or a hub's `owner/name`, where a name belongs; None for a name."""
+    if text.endswith(".gguf"):
+        return (
+            f"'{text}' is a GGUF file. Type 'medflare models add {text}' once, and name the model: "
+            f"{{name: {Path(text).stem.lower()}}}"
+        )
+    if text.count("/") == 1 and not text.startswith((".", "~", "/")):
+        name = text.partition("/")[2].lower()
+        return (
+            f"'{text}' is no name of a model on this machine, and no site asks a model hub. Download its "
+            f"folder, on a machine that may, type 'medflare models add FOLDER --name {name}' here, and name "
+            f"the model: {{name: {name}}}"
+        )
+    return f"'{text}' is a path. Write {{folder: {text}}}" if "/" in text else None
 
 
 class SiteConfig(Settings):

@@ -15,6 +15,7 @@ import torch
 from medflare.aggregation import rule_class
 from medflare.aggregation.capabilities import ProbesLosses
 from medflare.core.errors import MedflareError
+from medflare.core.model_folders import check_folder
 from medflare.data.cohort import Cohort
 from medflare.data.cohort_summary import summarise
 from medflare.data.deidentification import detector_of, places
@@ -24,7 +25,7 @@ from medflare.deployment.preflight.base import Check, ok, problem, warning
 from medflare.egress.policy import Policy, PolicyError, in_words
 from medflare.learners.footprint import footprint
 from medflare.learners.registry import get_method, task_of
-from medflare.models.backbone import check_folder, device_of, fingerprint
+from medflare.models.backbone import device_of, fingerprint
 from medflare.models.embedded import decoder_folder
 from medflare.models.generators.writing import ReportVocabulary
 from medflare.models.vit_gpt2_folder import check_parts, fingerprint_of_parts
