@@ -19,6 +19,8 @@ TASKS = {
     "fedmrg": "method_comparison.tasks.fedmrg:FedMRG",
     "fedvit_gpt2": "method_comparison.tasks.fedvit_gpt2:FedViT",
     "knowledge_odds": "method_comparison.tasks.knowledge_odds:KnowledgeOdds",
+    "private_training": "method_comparison.tasks.private_training:PrivateTraining",
+    "membership": "method_comparison.tasks.membership:Membership",
     "real_notes": "method_comparison.tasks.real_notes:NoteExtraction",
     "step_variance": "method_comparison.tasks.step_variance:StepVariance",
 }

@@ -86,16 +86,17 @@ class Synthetic(NoteCohorts):
         wrong = condition == CORRUPTED and name == self.bad
         tasks = {"tasks": ("ner",)} if condition == UNEVEN and name == self.entities_only else {}
         place = folder / f"train-{seed}" / (f"{name}-corrupted" if wrong else name)
-        train, test = _notes(place, "train", **tasks), _notes(folder / "test" / name, "test")
+        train, test = whole_cohort(place, "train", **tasks), whole_cohort(folder / "test" / name, "test")
         return SiteConfig(name=name, cohort=(train, test))
 
     def tests(self, folder: Path) -> dict[str, list[Note]]:
         return {
-            name: _read(name, _notes(folder / "test" / name, "test")) for name in (*self.sites, *self.unseen)
+            name: _read(name, whole_cohort(folder / "test" / name, "test"))
+            for name in (*self.sites, *self.unseen)
         }
 
     def judge(self, folder: Path) -> SiteConfig | None:
-        return SiteConfig(name="server", cohort=(_notes(folder / "validation", "val"),))
+        return SiteConfig(name="server", cohort=(whole_cohort(folder / "validation", "val"),))
 
 
 class Corpora(NoteCohorts):
@@ -158,10 +159,10 @@ PARTITIONS: dict[str, NoteCohorts] = {
 """corpora: as many entities each. mtsamples: the paper's own notes, dealt to three clinics by document."""
 
 
-def _notes(folder: Path, split: str, **more: Any) -> CohortConfig:
-    """Return a cohort of all notes of a folder in one split."""
+def whole_cohort(folder: Path, split: str, **more: Any) -> CohortConfig:
+    """Return a cohort of all records of a folder in one split; notes, unless `format` says otherwise."""
     shares = SplitConfig.model_validate({name: float(name == split) for name in ("train", "val", "test")})
-    return CohortConfig(format="notes_jsonl", root=folder, split=shares, **more)
+    return CohortConfig(**{"format": "notes_jsonl", "root": folder, "split": shares, **more})
 
 
 def _read(name: str, cohort: CohortConfig) -> list[Note]:

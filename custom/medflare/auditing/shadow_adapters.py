@@ -22,7 +22,7 @@ from medflare.auditing.text_tasks import AuditedTask, RecordRows, losses_of_reco
 from medflare.core.errors import ConfigError
 from medflare.core.plan import RoundPlan
 from medflare.core.run_record import RunRecord
-from medflare.core.tensors import State
+from medflare.core.tensors import State, apply_delta
 from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.statistics import Array
 from medflare.models.adapters.base import GENERIC
@@ -98,22 +98,41 @@ def shadow_attack(
     both = sides[0].joined(sides[1])
     inside = halves(both.patients, shadows.count, record.seed)
     learner = shadows.build(record.method, past.settings, site, record.seed)
+    plans = [past.plan(number, record.seed) for number in range(past.rounds)]
+    scores = shadow_scores(task, learner, both, inside, plans, batch)
+    found = likelihood_ratios(np.array(observed), scores, inside)
+    return _attack(found, sides, shadows.count, record.seed)
+
+
+def shadow_scores(
+    task: AuditedTask[Any],
+    learner: Any,
+    rows: RecordRows,
+    inside: NDArray[np.bool_],
+    plans: Sequence[RoundPlan],
+    batch: int,
+) -> NDArray[np.float64]:
+    """Return the score of each record by each shadow, (K, R): less its loss.
+
+    Args:
+        learner: of the site, as it was before any training.
+        inside: which records each shadow is trained on, (K, R).
+        plans: of the rounds; each shadow has another seed.
+    """
     first, (local, values) = learner.initial_shared(), learner.local_state()
     local = copied(local)
     scores = []
     for number, chosen in enumerate(inside):
         learner.load_local_state(copied(local), values)
-        learner.learn_from(task.cohort(site.name, _split(both.records, chosen)))
+        learner.learn_from(task.cohort(learner.site, _split(rows.records, chosen)))
         state = copied(first)
-        for place in range(past.rounds):
+        for plan in plans:
             learner.load_shared(state)
-            delta = learner.fit(past.plan(place, record.seed + number)).delta
-            state = {name: value + delta[name] for name, value in state.items()}
+            state = apply_delta(state, learner.fit(replace(plan, seed=plan.seed + number)).delta)
         learner.load_shared(state)
         learner.model.adapters.use((GENERIC,))
-        scores.append([-loss for loss in losses_of_records(learner.model, both, batch)])
-    found = likelihood_ratios(np.array(observed), np.array(scores), inside)
-    return _attack(found, sides, shadows.count, record.seed)
+        scores.append([-loss for loss in losses_of_records(learner.model, rows, batch)])
+    return np.array(scores)
 
 
 def halves(patients: Sequence[str], shadows: int, seed: int) -> NDArray[np.bool_]:
