@@ -31,6 +31,7 @@ TARGET = SITES[0]
 ALARMS = 0.01
 """Share of false alarms at which recognised notes are counted."""
 BATCH = 32
+COMPLETE = "complete"
 
 
 class MembershipSettings(Settings):
@@ -77,11 +78,15 @@ class Membership(ComparisonTask[MembershipSettings, MembershipMethod]):
     def prepare(self, settings: MembershipSettings, partition: str, seed: int, shared: Path) -> None:
         from medflare.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital
 
-        for house in NOTE_HOSPITALS:
+        folder = shared / str(seed)
+        if (folder / COMPLETE).is_file():
+            return
+        for house in (house for house in NOTE_HOSPITALS if house.name in SITES):
             for part, number in (("train", 2 * seed + 100), ("test", 2 * seed + 101)):
-                folder = shared / f"{part}-{seed}" / house.name
-                if house.name in SITES and not folder.is_dir():
-                    write_notes_hospital(house.with_seed(number), folder, settings.notes, "jsonl")
+                write_notes_hospital(
+                    house.with_seed(number), folder / part / house.name, settings.notes, "jsonl"
+                )
+        (folder / COMPLETE).touch()
 
     def train(self, unit: Unit[MembershipSettings, MembershipMethod]) -> Measured:
         from medflare.aggregation import make_rule
@@ -119,8 +124,8 @@ def make_learner(name: str, unit: Unit[MembershipSettings, MembershipMethod]) ->
     from medflare.learners.registry import build_learner
     from medflare.recipes.job_reader import read_job
 
-    parts = ("train", "test")
-    cohorts = tuple(whole_cohort(unit.shared / f"{part}-{unit.seed}" / name, part) for part in parts)
+    folder, parts = unit.shared / str(unit.seed), ("train", "test")
+    cohorts = tuple(whole_cohort(folder / part / name, part) for part in parts)
     job = read_job(JOB)
     return build_learner(job.method, dict(job.settings), SiteConfig(name=name, cohort=cohorts), unit.seed)
 

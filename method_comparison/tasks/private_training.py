@@ -36,6 +36,7 @@ JOB_OF = {NOTES: "fed_medlora", IMPRESSIONS: "ddcs_summary"}
 REPORTS = "iu_reports"
 SITES = ("site-1", "site-2", "site-3")
 TEST_SEED = 777
+COMPLETE = "complete"
 DELTA = 1e-4
 NO_NOISE = 1e-9
 """The smallest multiplier, not zero, which the settings refuse: clipping alone, for the study."""
@@ -94,8 +95,11 @@ class PrivateTraining(ComparisonTask[PrivateSettings, PrivateMethod]):
     }
 
     def prepare(self, settings: PrivateSettings, partition: str, seed: int, shared: Path) -> None:
-        write = write_notes if partition == NOTES else write_impressions
-        write(settings, seed, shared / partition)
+        folder = records_of(shared, partition, seed)
+        if not (folder / COMPLETE).is_file():
+            write = write_notes if partition == NOTES else write_impressions
+            write(settings, seed, folder)
+            (folder / COMPLETE).touch()
 
     def train(self, unit: Unit[PrivateSettings, PrivateMethod]) -> Measured:
         from medflare.aggregation import make_rule
@@ -104,7 +108,8 @@ class PrivateTraining(ComparisonTask[PrivateSettings, PrivateMethod]):
 
         settings, seed = unit.settings, unit.seed
         dp = privacy(settings, unit.own)
-        learners = make_learners(settings, unit.partition, seed, unit.shared / unit.partition, dp)
+        folder = records_of(unit.shared, unit.partition, seed)
+        learners = make_learners(settings, unit.partition, seed, folder, dp)
         start = next(iter(learners.values())).initial_shared()
         # Held-out findings are the same for all sites.
         tested = list(learners.values())[: 1 if unit.partition == IMPRESSIONS else None]
@@ -129,6 +134,11 @@ class PrivateTraining(ComparisonTask[PrivateSettings, PrivateMethod]):
         if dp is not None and dp.noise_multiplier > NO_NOISE:
             values["noise"] = dp.noise_multiplier
         return Measured(values=values)
+
+
+def records_of(shared: Path, partition: str, seed: int) -> Path:
+    """Return the folder of a seed's records: train and test, each with a folder for every site."""
+    return shared / partition / str(seed)
 
 
 def privacy(settings: PrivateSettings, own: PrivateMethod) -> PrivacySettings | None:
@@ -180,7 +190,7 @@ def make_learners(
             SiteConfig(
                 name=name,
                 cohort=(
-                    read(folder / f"train-{seed}" / name, "train"),
+                    read(folder / "train" / name, "train"),
                     read(folder / "test" / name, "val"),
                 ),
                 backbone=backbone,
@@ -226,20 +236,16 @@ def right_answers(learner: Any, rows: Sequence[Any], batch: int = 32) -> float:
 
 
 def write_notes(settings: PrivateSettings, seed: int, folder: Path) -> None:
-    """Write a seed's training notes, one of each patient, and the test notes of all seeds."""
+    """Write a seed's training notes, one of each patient, and the test notes, alike for all seeds."""
     from medflare.synthetic.notes import NOTE_HOSPITALS, write_notes_hospital
 
     for house in NOTE_HOSPITALS[: settings.sites]:
-        for part, number, count in (
-            ("test", TEST_SEED, settings.test),
-            (f"train-{seed}", seed, settings.patients),
-        ):
-            if not (folder / part / house.name).is_dir():
-                write_notes_hospital(house.with_seed(number), folder / part / house.name, count, "jsonl")
+        for part, number, count in (("test", TEST_SEED, settings.test), ("train", seed, settings.patients)):
+            write_notes_hospital(house.with_seed(number), folder / part / house.name, count, "jsonl")
 
 
 def write_impressions(settings: PrivateSettings, seed: int, folder: Path) -> None:
-    """Write a seed's training findings, others at each site, and the held-out ones of all seeds."""
+    """Write a seed's training findings, others at each site, and the held-out ones, alike for all seeds."""
     reports = public_data(REPORTS) / REPORTS / "reports_dev.jsonl"
     rows = [json.loads(line) for line in reports.read_text(encoding="utf-8").splitlines()]
     usable = [
@@ -250,7 +256,7 @@ def write_impressions(settings: PrivateSettings, seed: int, folder: Path) -> Non
     random.Random(seed).shuffle(others)
     for number, name in enumerate(SITES[: settings.sites]):
         own = others[number :: settings.sites][: settings.patients]
-        _write_summaries(folder / f"train-{seed}" / name, own)
+        _write_summaries(folder / "train" / name, own)
         _write_summaries(folder / "test" / name, held_out)
 
 
