@@ -9,7 +9,7 @@ from medflare.core.run_record import SCHEMA_VERSION, RunRecord
 from medflare.data.settings.formats import FORMATS
 from medflare.data.settings.site import SiteConfig
 from medflare.federation.server.settings import RoundsSettings, TemporalSettings
-from medflare.federation.site.executor import ExecutorSettings
+from medflare.federation.site.settings import ExecutorSettings
 from medflare.learners.registry import METHODS
 from tools.reference.models import model_sections, table
 

@@ -11,7 +11,7 @@ from medflare.aggregation import make_rule
 from medflare.core.config import Settings, parse
 from medflare.core.errors import ConfigError
 from medflare.federation.server.late_updates import straggler_problems
-from medflare.federation.site.executor import ExecutorSettings
+from medflare.federation.site.settings import ExecutorSettings
 from medflare.federation.visit_settings import visit_problems
 from medflare.learners.registry import get_method
 from medflare.protections.registry import get_protection

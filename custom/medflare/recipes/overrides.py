@@ -13,7 +13,7 @@ from medflare.core.config import new_name, parse
 from medflare.core.errors import ConfigError
 from medflare.core.presets import lookup
 from medflare.federation.server.settings import RoundsSettings
-from medflare.federation.site.executor import ExecutorSettings
+from medflare.federation.site.settings import ExecutorSettings
 from medflare.learners.registry import get_method
 from medflare.protections.compatibility import unreadable
 from medflare.protections.registry import get_protection

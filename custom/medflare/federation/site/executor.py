@@ -4,20 +4,14 @@ egress."""
 
 from __future__ import annotations
 
-import os
-import re
-import traceback
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import Field
-
-from medflare.core.config import Settings, parse
+from medflare.core.config import parse
 from medflare.core.errors import ConfigError
 from medflare.core.tensor_names import TOTAL_PREFIX, split_by_prefix
-from medflare.egress import ledger
 from medflare.egress.chain import Compress, Egress
 from medflare.egress.declaration import EXACT
 from medflare.egress.evaluation_limits import Measurement, admit_measurement, check_state
@@ -34,58 +28,29 @@ from medflare.federation.engine import (
     make_reply,
 )
 from medflare.federation.flare_messages import failure_reply, read_request, reply
-from medflare.federation.site.policy import job_meta, job_name, policy_of
+from medflare.federation.site.policy import policy_of
+from medflare.federation.site.settings import ExecutorSettings
+from medflare.federation.site.site_run import SiteRun
 from medflare.learners.registry import get_method
 from medflare.protections.base import SECURE, SiteContext, SiteProtection, keep_exact
 from medflare.protections.none import NoProtection
 from medflare.protections.registry import get_protection
 from medflare.protocol import messages
 from medflare.protocol.nested_settings import unmarked
-from medflare.protocol.strict_model import PROTECTION, shown
 from medflare.protocol.submitted_job import settings_digest
 from medflare.wire.compression import CODECS, ErrorFeedback, compress
-from medflare.wire.disk_space import RESERVE_BYTES, DiskReserve
-from medflare.wire.folders import make_folder
+from medflare.wire.disk_space import DiskReserve
 from medflare.wire.process_file import FolderLock, read_holder, write_holder
 from medflare.wire.spec_codec import spec_from_json
-from medflare.wire.storage import LOCAL_STATE as STATES
-from medflare.wire.storage import run_name, storage_folder
 from medflare.wire.task_messages import TaskRequest, TaskResult
-from medflare.worker import config as worker_config
 from medflare.worker.config import (
-    LOCAL_STATE,
-    PRIVACY,
     WorkerConfig,
     residual_file,
-    site_file,
 )
 from medflare.worker.workers import ProcessWorker, Worker
 
 SECONDS_TO_GO = 60.0
 """Seconds a job waits for the one before it, of the same run, to end."""
-
-
-class ExecutorSettings(Settings):
-    """`args` of the executor in config_fed_client.json.
-
-    `settings` belongs to the method and is validated by the method's own settings class at the site.
-    """
-
-    method: str
-    """Name of a method, as `medflare methods` lists them."""
-    settings: dict[str, Any] = Field(default_factory=dict)
-    """Of the method, below; the method's own class checks them at the site."""
-    protection: str = Field("none", pattern=PROTECTION)
-    """As the controller's: a server that asks for another one than the job was submitted with is refused.
-
-    That it exists here is checked at the first request, when the policy has said which packages are admitted.
-    """
-    worker: Literal["process", "thread"] = "process"
-    """The learner runs in a process of its own, or for tests in a thread of FLARE's."""
-    resumes: str = Field("", pattern=r"^([A-Za-z0-9][A-Za-z0-9_-]{0,127})?$")
-    """Name of the run that this job goes on with, as the controller's."""
-    deadline: float = 86400.0
-    """The site's own limit for one task in seconds; the server's limit counts too, the smaller one wins."""
 
 
 class LearnerExecutor(Executor):
@@ -122,41 +87,40 @@ class LearnerExecutor(Executor):
         """Answer one FLARE task: a reply, or a failure whose text may leave the site."""
         if task_name not in messages.TASKS:
             return make_reply(ReturnCode.TASK_UNKNOWN)
-        round_number = -1
+        round_number, run = -1, SiteRun(fl_ctx, self.args)
         try:
-            request = read_request(shareable, task_name, fl_ctx.get_identity_name())
+            request = read_request(shareable, task_name, run.site)
             round_number = request.round
-            return self._answer(request, fl_ctx, abort_signal)
+            return self._answer(request, run, abort_signal)
         except Exception as error:
             failure = failure_of(error)
             with suppress(Exception):  # neither a full disk nor a wrong job id may let it out after all
                 if failure.code is FailureCode.DISK_FULL:
-                    self._reserve(fl_ctx).release()
-                self._log_trace(error, fl_ctx)
+                    run.reserve.release()
+                run.log_trace(error)
             with suppress(Exception):
-                self._egress_of_run(fl_ctx).failed(task_name, round_number, failure)
+                self._egress_of_run(run).failed(task_name, round_number, failure)
             self.logger.warning(f"{task_name} of round {round_number + 1} failed with E{int(failure.code)}")
             return failure_reply(failure, round_number)
 
-    def _answer(self, request: messages.Request, fl_ctx: FLContext, abort: Signal) -> Shareable:
+    def _answer(self, request: messages.Request, run: SiteRun, abort: Signal) -> Shareable:
         """Check a request, run its task, and send the result through egress.
 
         The order matters: the policy sees the request before the learner does, and what is declared in
         'prepare' is fixed before anything else can leave.
         """
-        self._reserve(fl_ctx).hold()
-        egress = self._egress_for(request, fl_ctx)
+        run.reserve.hold()
+        egress = self._egress_for(request, run)
         self._check_protection(request)
         digest = self._check_settings(request)
-        self._bind(request, digest, egress, fl_ctx)
+        self._bind(request, digest, egress, run)
         egress.work = f"{request.uplink}:{request.work}" if request.work else ""
-        self._hold_state_space(request, fl_ctx)
-        partners = self._partners(request, fl_ctx)
-        protection = self._protection(request, fl_ctx)
+        self.state_reserve = run.hold_state_space(request) or self.state_reserve
+        protection = self._protection(request, run)
         asked = Measurement.of(request.task, request.plan, request.options, len(request.roster))
         wanted = self._policy_facts(request, asked)
         place = protection.place(request)
-        egress.admit(request.task, request.round, place, partners=partners, **wanted)
+        egress.admit(request.task, request.round, place, partners=run.partners(request), **wanted)
         if asked is not None:
             admit_measurement(egress.memory, asked, request.round, egress.sealed, request.work)
         if request.task in messages.STEPS:  # of a secure sum: no learner is needed
@@ -171,41 +135,40 @@ class LearnerExecutor(Executor):
             protection.check_training(request)
         elif request.task in messages.MEASURE:
             protection.check_measuring(request)
-        result = self._run_task(readable, fl_ctx, abort)
+        result = self._run_task(readable, run, abort)
         if request.task == messages.PREPARE:
             self._declare(result, egress, protection)
-        compress, seal = self._compressor(request, result, fl_ctx), protection.seal(request, result)
+        compress, seal = self._compressor(request, result, run), protection.seal(request, result)
         if request.task == messages.FINISH:
-            protection.export(request, _run_folder(fl_ctx) / "result")
+            protection.export(request, run.folder / "result")
         alone = asked is not None and asked.alone
         # What is sealed is not rounded: masks cancel, and ciphertexts open, only as exact numbers.
         sent = egress.send(request.task, request.round, result, keep_exact if seal else compress, seal, alone)
         return reply(request, sent.facts, sent.tensors)
 
-    def _bind(self, request: messages.Request, digest: str, egress: Egress, fl_ctx: FLContext) -> None:
+    def _bind(self, request: messages.Request, digest: str, egress: Egress, run: SiteRun) -> None:
         """Check that a request is of the run that this job is, or goes on with.
 
         Raises:
             MessageError: it is of another.
             PolicyError: this site lets no job go on with a run.
         """
-        meta = job_meta(fl_ctx)
         if self.args.resumes:
             egress.policy.resume()
         if request.task == messages.PREPARE:
-            self._hold_run(fl_ctx)
+            self._hold_run(run)
         egress.memory.bind(
             request.task,
             digest,
             request.run_id,
             request.seed,
             request.roster,
-            submitter=str(meta.get("submitter_name", "")),
+            submitter=str(run.meta.get("submitter_name", "")),
             job=egress.job_name,
             resumes=bool(self.args.resumes),
         )
 
-    def _hold_run(self, fl_ctx: FLContext) -> None:
+    def _hold_run(self, run: SiteRun) -> None:
         """Work on the run alone: two jobs at once would each have its limits.
 
         A job that was just ended may take a moment to go.
@@ -213,14 +176,13 @@ class LearnerExecutor(Executor):
         Raises:
             MessageError: another job works on it.
         """
-        folder = self._run_state(fl_ctx)
         if self.run_lock is None:
-            self.run_lock = FolderLock(folder)
+            self.run_lock = FolderLock(run.state)
         if self.run_lock.held:
             return
         if not self.run_lock.acquire(SECONDS_TO_GO):
-            raise MessageError(f"another job works on this run at this site ({read_holder(folder).job}).")
-        write_holder(folder, _job_id(fl_ctx))
+            raise MessageError(f"another job works on this run at this site ({read_holder(run.state).job}).")
+        write_holder(run.state, run.job)
 
     def _check_protection(self, request: messages.Request) -> None:
         """Raise ConfigError where the server asks for another protection than this job came with."""
@@ -246,12 +208,11 @@ class LearnerExecutor(Executor):
             )
         return digest
 
-    def _run_task(self, request: messages.Request, fl_ctx: FLContext, abort: Signal) -> TaskResult:
+    def _run_task(self, request: messages.Request, run: SiteRun, abort: Signal) -> TaskResult:
         """Run a task in the worker, within the smaller of the site's and the server's deadline."""
-        config, folder = self._worker_config(request, fl_ctx), _run_folder(fl_ctx)
-        self.worker = self.worker or self.make_worker(config, folder)
+        self.worker = self.worker or self.make_worker(run.worker_config(request), run.folder)
         limit = min(self.args.deadline, request.deadline)
-        return self.worker.run_task(self._task_request(request, fl_ctx), limit, lambda: bool(abort.triggered))
+        return self.worker.run_task(self._task_request(request, run), limit, lambda: bool(abort.triggered))
 
     def _declare(self, result: TaskResult, egress: Egress, protection: SiteProtection) -> None:
         """Fix what may leave from here on, and add what this executor knows to the facts of 'prepare'."""
@@ -264,58 +225,36 @@ class LearnerExecutor(Executor):
         # Not its settings: FLARE may have put values of this site into them.
         result.facts["method"] = self.args.method
 
-    def _protection(self, request: messages.Request, fl_ctx: FLContext) -> SiteProtection:
+    def _protection(self, request: messages.Request, run: SiteRun) -> SiteProtection:
         """Return the site's side of the job's protection, under the rules in force now."""
         if self.protection is None:
-            root = Path(fl_ctx.get_engine().get_workspace().get_root_dir())
-            policy = self._egress_for(request, fl_ctx).policy
-            memory = Path(self._worker_config(request, fl_ctx).state_folder)
+            policy = self._egress_for(request, run).policy
             job = {"method": self.args.method, "settings": self.args.settings}
-            name = fl_ctx.get_identity_name()
-            site = SiteContext(site=name, kit=root, policy=policy, memory=memory, job=job)
+            site = SiteContext(site=run.site, kit=run.root, policy=policy, memory=run.state, job=job)
             self.protection = get_protection(self.args.protection).site_side(site)
-        self.protection.apply_policy(self._egress_of_run(fl_ctx).policy)
+        self.protection.apply_policy(self._egress_of_run(run).policy)
         return self.protection
 
-    def _partners(self, request: messages.Request, fl_ctx: FLContext) -> list[str]:
-        """Return the names of the other sites of the run."""
-        return [name for name in request.roster if name != fl_ctx.get_identity_name()]
-
-    def _task_request(self, request: messages.Request, fl_ctx: FLContext) -> TaskRequest:
+    def _task_request(self, request: messages.Request, run: SiteRun) -> TaskRequest:
         """Return the worker's task, with what only this site knows: its place in the roster, its folders."""
         plan = dict(request.plan)
-        place = {"site_index": request.roster.index(fl_ctx.get_identity_name()), "sites": len(request.roster)}
+        place = {"site_index": request.roster.index(run.site), "sites": len(request.roster)}
         if plan:
             plan["hints"] = {**plan.get("hints", {}), **place}
         options = {**request.options, "sites": len(request.roster)}
-        if request.task == messages.PREPARE and not self._egress_of_run(fl_ctx).has_received_state():
+        if request.task == messages.PREPARE and not self._egress_of_run(run).has_received_state():
             options["uplink"] = request.uplink
         if request.task in EXACT:
-            options["partners"] = self._partners(request, fl_ctx)
+            options["partners"] = run.partners(request)
         protection = get_protection(self.args.protection)
         if request.task == messages.PREPARE:
             options["sums_of_metrics"] = protection.server_reads == "sum"
         if request.task == messages.FINISH or (request.task == messages.EVALUATE and protection.seals):
-            options["folder"] = str(_run_folder(fl_ctx) / "result")
+            options["folder"] = str(run.folder / "result")
         if request.task == messages.EVALUATE:
-            options["drafts"] = str(_run_folder(fl_ctx) / "worker")
+            options["drafts"] = str(run.folder / "worker")
         return TaskRequest(
             task=request.task, plan=plan, options=options, tensors=request.tensors, work=request.work
-        )
-
-    def _worker_config(self, request: messages.Request, fl_ctx: FLContext) -> WorkerConfig:
-        workspace = fl_ctx.get_engine().get_workspace()
-        root = Path(workspace.get_root_dir())
-        return WorkerConfig(
-            method=self.args.method,
-            settings=self.args.settings,
-            seed=request.seed,
-            site=fl_ctx.get_identity_name(),
-            site_file=str(site_file(root, Path(workspace.get_site_config_dir()))),
-            state_folder=str(self._run_state(fl_ctx)),
-            cache_folder=str(root / "cache"),
-            run_id=request.run_id,
-            privacy_folder=str(storage_folder(root, fl_ctx.get_identity_name()) / PRIVACY),
         )
 
     def make_worker(self, config: WorkerConfig, run_folder: Path) -> Worker:
@@ -326,7 +265,7 @@ class LearnerExecutor(Executor):
             return ThreadWorker(config)
         return ProcessWorker(config, run_folder / "worker")
 
-    def _compressor(self, request: messages.Request, result: TaskResult, fl_ctx: FLContext) -> Compress:
+    def _compressor(self, request: messages.Request, result: TaskResult, run: SiteRun) -> Compress:
         """Return the function that compresses this reply.
 
         Quantised updates carry the error of the last one. Not so those that count nowhere, a canary's and one
@@ -336,51 +275,28 @@ class LearnerExecutor(Executor):
         uncounted = request.options.get("canary") or not result.facts.get("examples")
         if exact_codec or request.task != messages.FIT or uncounted:
             return compress
-        config = self._worker_config(request, fl_ctx)
-        return ErrorFeedback(residual_file(config), request.run_id, request.round).compress
+        residual = residual_file(run.worker_config(request))
+        return ErrorFeedback(residual, request.run_id, request.round).compress
 
-    def _egress_for(self, request: messages.Request, fl_ctx: FLContext) -> Egress:
+    def _egress_for(self, request: messages.Request, run: SiteRun) -> Egress:
         """Return the run's egress chain with this request's codec and the rules in force at this moment."""
-        egress = self._egress_of_run(fl_ctx)
+        egress = self._egress_of_run(run)
         egress.uplink = request.uplink
-        egress.policy = policy_of(self._worker_config(request, fl_ctx), egress.policy)  # admits packages
+        egress.policy = policy_of(run.worker_config(request), egress.policy)  # admits packages
         return egress
 
-    def _egress_of_run(self, fl_ctx: FLContext) -> Egress:
+    def _egress_of_run(self, run: SiteRun) -> Egress:
         if self.egress is None:
             self.egress = Egress(
-                ledger=self._ledger(fl_ctx),
-                site=fl_ctx.get_identity_name(),
-                job=str(fl_ctx.get_job_id()),
-                job_name=job_name(fl_ctx),
+                ledger=run.ledger(),
+                site=run.site,
+                job=run.job,
+                job_name=run.job_name,
                 sealed=self.args.protection != NoProtection.name,
                 private=self.args.settings.get("dp") is not None,
-                memory=JobMemory(self._run_state(fl_ctx) / JOB_MEMORY),
+                memory=JobMemory(run.state / JOB_MEMORY),
             )
         return self.egress
-
-    def _run_state(self, fl_ctx: FLContext) -> Path:
-        """Return the folder of what this site keeps of the run; no server can empty it."""
-        root = Path(fl_ctx.get_engine().get_workspace().get_root_dir())
-        storage = storage_folder(root, fl_ctx.get_identity_name())
-        return storage / STATES / run_name(_job_id(fl_ctx), self.args.resumes)
-
-    def _ledger(self, fl_ctx: FLContext) -> Path:
-        """Return the run's ledger, which is also found in FLARE's folder of the job.
-
-        FLARE empties its folder when a server deploys the same job again; the ledger must outlive that.
-        """
-        file, shown_at = self._run_state(fl_ctx) / ledger.FILE, _run_folder(fl_ctx) / ledger.FILE
-        make_folder(file.parent)
-        file.touch()
-        if not shown_at.exists():
-            shown_at.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                os.link(file, shown_at)
-            except OSError:  # another disk, or a file system without links
-                with suppress(OSError):
-                    shown_at.symlink_to(file)
-        return file
 
     def _policy_facts(self, request: messages.Request, asked: Measurement | None) -> dict[str, Any]:
         """Return what a request wants of this site, as arguments of `Policy.admit`."""
@@ -394,43 +310,12 @@ class LearnerExecutor(Executor):
             "split": asked.split if asked else None,
         }
 
-    def _reserve(self, fl_ctx: FLContext) -> DiskReserve:
-        """Return the space kept free for the trace and the ledger of a failure on a full disk."""
-        return DiskReserve(_run_folder(fl_ctx))
-
-    def _hold_state_space(self, request: messages.Request, fl_ctx: FLContext) -> None:
-        """Keep space for the next local state in the site's own folder `state`, which may be on another disk.
-
-        A worker that finds that disk full writes into this space, and where it cannot be taken again the next
-        task is refused here, before anything is trained. Only for the run that this job is: a server could
-        name any, and each would get a folder.
-
-        Raises:
-            DiskFullError: there is none, so nothing that would be written there is begun.
-        """
-        config = self._worker_config(request, fl_ctx)
-        if not Path(config.site_file).exists():
-            return
-        site = worker_config.load_site_settings(config)
-        if site.state is not None:
-            folder = worker_config.state_folder(config, site)
-            last = folder / LOCAL_STATE
-            self.state_reserve = DiskReserve(folder)
-            self.state_reserve.hold(RESERVE_BYTES + (last.stat().st_size if last.exists() else 0))
-
-    def _log_trace(self, error: Exception, fl_ctx: FLContext) -> None:
-        """Append the full trace to the site's `worker.log`, which FLARE does not stream."""
-        folder = _run_folder(fl_ctx) / "worker"
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / "worker.log").open("a", encoding="utf-8") as file:
-            traceback.print_exception(error, file=file)
-
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """End the worker when the run ends, and give back what was kept free."""
         if event_type == EventType.END_RUN:
             self.close()
             with suppress(Exception):
-                self._reserve(fl_ctx).release()
+                SiteRun(fl_ctx, self.args).reserve.release()
 
     def close(self) -> None:
         """End the worker, and let another job work on the run."""
@@ -450,20 +335,3 @@ def _brings_run_state(request: messages.Request, asked: Measurement | None) -> b
         return asked.of_state
     no_state = request.options.get("canary") or request.plan.get("hints", {}).get("profiles")
     return request.task == messages.FIT and not no_state
-
-
-def _job_id(fl_ctx: FLContext) -> str:
-    """Return FLARE's id of the job, which the server made and which becomes part of paths here.
-
-    Raises:
-        MessageError: it is no plain name.
-    """
-    job = str(fl_ctx.get_job_id())
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}", job):
-        raise MessageError(f"the job's id is {shown(job)}, expected letters, digits, '_' and '-'.")
-    return job
-
-
-def _run_folder(fl_ctx: FLContext) -> Path:
-    """Return this site's folder of the running job."""
-    return Path(fl_ctx.get_engine().get_workspace().get_run_dir(_job_id(fl_ctx)))
