@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt
 
 from medflare.benchmark.folder import BENCHMARK, split_facts, write_facts, write_lines, write_sites
 from medflare.benchmark.index import digest_of
@@ -41,7 +41,7 @@ class NotesBenchmarkSettings(Settings):
     external: tuple[str, ...] = ()
     train_notes: int | None = Field(default=None, ge=1)
     server_notes: int = Field(default=0, ge=0)
-    seed: int = 0
+    seed: NonNegativeInt = 0
 
 
 def build_notes(

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt
 
 from medflare.benchmark.folder import BENCHMARK, split_facts, write_facts, write_lines, write_sites
 from medflare.benchmark.index import digest_of
@@ -35,7 +35,7 @@ class QuestionsBenchmarkSettings(Settings):
     setting: Literal["iid", "class", "dirichlet"] = "iid"
     clients: int = Field(default=20, ge=2)
     alpha: float = Field(default=0.5, gt=0)
-    seed: int = 0
+    seed: NonNegativeInt = 0
 
 
 def build_questions(

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from medflare.core.config import Settings
 
@@ -48,12 +48,12 @@ class BenchmarkSettings(Settings):
     demographics: Path | None = None
     clients: int = Field(default=10, ge=2, le=10)
     alpha: float = Field(default=0.5, ge=0.1, le=0.9)
-    client_images: tuple[int, int] = (4000, 7000)
+    client_images: tuple[PositiveInt, PositiveInt] = (4000, 7000)
     pairs: int = Field(default=55_000, ge=1)
     fewest_words: int = Field(default=20, ge=1)
     fewest_visits: int = Field(default=2, ge=2)
     scanners: bool = True
-    seed: int = 0
+    seed: NonNegativeInt = 0
 
     @model_validator(mode="after")
     def _roots(self) -> BenchmarkSettings:

@@ -32,7 +32,9 @@ class Settings(BaseModel):
     renamed: ClassVar[dict[str, str]] = {}
     shorthand: ClassVar[str] = ""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, protected_namespaces=())
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False, protected_namespaces=()
+    )
 
 
 S = TypeVar("S", bound=Settings)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from medflare.core.errors import DataError
+from medflare.core.errors import ConfigError, DataError
 from medflare.data.counts import AnnotationCounts, TextCounts, VisitCounts
 from medflare.data.records import SPLITS, RecordLists, Skipped, Study
 from medflare.data.settings.cohort import ScannerConfig
@@ -44,6 +44,33 @@ class Cohort(RecordLists):
         if name not in SPLITS:
             raise ValueError(f"there is no split '{name}'; choose one of: {', '.join(SPLITS)}.")
         return [study for study in self.studies if study.split == name]
+
+
+KINDS = {
+    "studies": "images with reports",
+    "notes": "annotated notes",
+    "questions": "questions with options",
+    "summaries": "findings with impressions",
+}
+"""List of records -> what a job that reads it needs."""
+
+
+def check_kind(cohort: Cohort, reads: str) -> None:
+    """Refuse a cohort that holds records of other kinds alone.
+
+    Args:
+        reads: a key of KINDS.
+
+    Raises:
+        ConfigError: names no record and no path, so that whoever chose the job may read it.
+    """
+    if getattr(cohort, reads):
+        return
+    present = " and ".join(words for name, words in KINDS.items() if getattr(cohort, name))
+    raise ConfigError(
+        f"site '{cohort.name}': this job reads {KINDS[reads]}, and the site's cohort holds {present}. Take a "
+        "job that reads those (`medflare methods` lists what each reads), or another cohort."
+    )
 
 
 def check_skipped(cohort: Cohort, where: str) -> None:

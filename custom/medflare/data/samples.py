@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from medflare.core.conditions import CONDITIONS
-from medflare.data.cohort import Cohort, check_skipped
+from medflare.data.cohort import Cohort, check_kind, check_skipped
 from medflare.data.load import load_cohort
 from medflare.data.records import SPLITS, Study
 from medflare.data.settings.site import SiteConfig
@@ -68,9 +68,11 @@ def open_samples(site: SiteConfig, size: int, cache: Path | None = None) -> Samp
         cache: folder for decoded images, so that the next start decodes nothing; None keeps them in RAM.
 
     Raises:
+        ConfigError: the cohort holds no images.
         DataError: as load_cohort, or too many images cannot be decoded.
     """
     cohort = load_cohort(site)
+    check_kind(cohort, "studies")
     pairs = [(study, path) for study in cohort.studies for path in study.images]
     images = [
         ImageSample(study.study_id, path, cohort.scanners.get(study.extra.get("source", "")))

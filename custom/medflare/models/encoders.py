@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from medflare.core.config import Settings
@@ -43,8 +43,8 @@ class EncoderSettings(Settings):
 
     name: Literal["small", "resnet18", "resnet50", "resnet101", "vit_b_16", "cvt_21"] = "small"
     weights: Literal["embedded", "none", "site"] = "embedded"
-    image_size: int = 96
-    token_grid: int | None = None
+    image_size: int = Field(default=96, ge=8)
+    token_grid: PositiveInt | None = None
     crop_margin: float = Field(default=256 / 224, ge=1)
     batch_norm: Literal["average", "local"] = "average"
 

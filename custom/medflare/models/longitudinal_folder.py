@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import Field
+from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
 from medflare.core.errors import ConfigError
@@ -41,7 +41,7 @@ class LongitudinalFacts(ResultFacts):
     generator: LongitudinalSettings
     decoding: DecodingSettings
     settings: dict[str, Any] = Field(default_factory=dict)
-    seed: int = 0
+    seed: NonNegativeInt = 0
     encoder: dict[str, str] = Field(default_factory=dict)
     mixture: MixtureHint | None = None
 

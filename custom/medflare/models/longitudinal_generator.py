@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from pydantic import NonNegativeInt
 from torch import Tensor, nn
 
 from medflare.core.conditions import CONDITIONS
@@ -50,9 +51,9 @@ class LongitudinalSettings(Settings):
 
     model: ModelSettings
     patient: PatientAdapterSettings | None
-    components: int
+    components: NonNegativeInt
     prior_context: bool = False
-    max_prior_tokens: int = 100
+    max_prior_tokens: NonNegativeInt = 100
     train_backbone: bool = False
 
 

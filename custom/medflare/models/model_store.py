@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, PositiveFloat, PositiveInt, ValidationError
 
 from medflare.core.config import Settings, parse
 from medflare.core.errors import ConfigError
@@ -44,13 +44,13 @@ class ModelFacts(Settings):
     architecture: str
     licence: str = Field("", description="as the file says; empty where it says nothing")
     fingerprint: str
-    parameters: int
-    context: int
-    hidden: int
-    layers: int
+    parameters: PositiveInt
+    context: PositiveInt
+    hidden: PositiveInt
+    layers: PositiveInt
     chat_template: bool
-    perplexity: float = Field(description="of a token of a short clinical text")
-    shuffled_perplexity: float = Field(description="of the same words in another order")
+    perplexity: PositiveFloat = Field(description="of a token of a short clinical text")
+    shuffled_perplexity: PositiveFloat = Field(description="of the same words in another order")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from medflare.core.conditions import CONDITIONS, Code
@@ -69,10 +70,10 @@ class DecodingSettings(Settings):
         length_penalty: exponent of the length that a beam's score is divided by; above 1 for longer ones.
     """
 
-    beams: int = 3
-    max_new_tokens: int = 120
-    min_new_tokens: int = 80
-    repetition_penalty: float = 2.0
+    beams: PositiveInt = 3
+    max_new_tokens: PositiveInt = 120
+    min_new_tokens: NonNegativeInt = 80
+    repetition_penalty: PositiveFloat = 2.0
     length_penalty: float = 2.0
 
     @property

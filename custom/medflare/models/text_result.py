@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from pydantic import PositiveInt
+
 from medflare.core.config import Settings, parse
 from medflare.models.adapters.base import GENERIC
 from medflare.models.adapters.lora import LoraChoice, LoraSettings
@@ -21,7 +23,7 @@ class ExportedText(Settings):
 
     lora: LoraSettings
     peft: PeftChoice = LoraChoice()
-    max_tokens: int
+    max_tokens: PositiveInt
 
 
 Exported = TypeVar("Exported", bound=ExportedText)

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor
 
 from medflare.core.conditions import CONDITIONS, Code
@@ -107,10 +107,10 @@ class ViTGPT2Settings(Settings):
 class BeamSettings(DecodingSettings):
     """Decoding settings of a report; the paper names none, so 4 beams and 128 tokens."""
 
-    beams: int = 4
-    max_new_tokens: int = 128
-    min_new_tokens: int = 0
-    repetition_penalty: float = 1.0
+    beams: PositiveInt = 4
+    max_new_tokens: PositiveInt = 128
+    min_new_tokens: NonNegativeInt = 0
+    repetition_penalty: PositiveFloat = 1.0
     length_penalty: float = 1.0
 
 

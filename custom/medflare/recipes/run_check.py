@@ -52,6 +52,7 @@ def check_run(
         *_profiles(settings, chosen),
         *_too_few_for_a_sum(settings, chosen, known),
         *_backbones(job.method, chosen, known),
+        *_cohorts(chosen, known),
         *_room(workspace),
     ]
     if problems:
@@ -132,6 +133,14 @@ def _backbones(method: str, sites: Sequence[str], known: Mapping[str, SiteConfig
                 check_folder(part)
         except ConfigError as error:
             yield f"{site}: {error}"
+
+
+def _cohorts(sites: Sequence[str], known: Mapping[str, SiteConfig]) -> Iterator[str]:
+    """Yield which sites name a folder of records that is not there."""
+    for site in sites:
+        for cohort in known[site].cohort:
+            if not cohort.root.exists():
+                yield f"{site}: cohort.root: there is no folder '{cohort.root}'. Correct it in site.yaml."
 
 
 def _room(workspace: Path) -> Iterator[str]:

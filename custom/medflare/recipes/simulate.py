@@ -7,6 +7,7 @@ The simulator wipes its workspace except `local/` and `startup/`, and exits with
 from __future__ import annotations
 
 import logging
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from medflare.core.run_record import RunRecord, read_record
 from medflare.core.stop_signals import StopSignal
 from medflare.core.variables import document_with_absolute_paths
 from medflare.data.settings.site import SiteConfig, SitesFile, load_site_file
+from medflare.egress.failures import SEE_LOG
 from medflare.federation.heartbeat import Heartbeat, Hooks
 from medflare.federation.server.scorer import SERVER
 from medflare.models.peft_folder import FINAL, readable
@@ -43,6 +45,14 @@ from medflare.reporting.formatting import plural
 from medflare.secure_aggregation.encryption_parameters import ContextParameters, make_contexts
 from medflare.wire.durable import write_json
 from medflare.worker.config import SITE_FILE
+
+MOST_SHOWN = 1200
+"""Characters of a site's own error that are shown."""
+NEW_LINE = "\n  "
+EXCEPTION = re.compile(
+    r"^(?:[\w.]+\.)?((?!TaskError)\w+(?:Error|Exception): .*(?:\n(?!Traceback|\[| |$).*)*)", re.MULTILINE
+)
+"""The last line of a trace, with those that its text goes on in; not the executor's word for a worker's."""
 
 
 def prepare_workspace(workspace: Path, site_file: Path | None) -> None:
@@ -288,12 +298,26 @@ def judge(workspace: Path) -> RunRecord:
     record = read_record(folder)
     if record.status != "completed":
         reason = record.reason or "the run ended without a word."
-        more = "" if record.status == "failed" else _last_error(log)
-        raise RunError(f"the run is {record.status}: {reason}{more} Log: {log}")
+        more = _at_the_sites(workspace, reason) if record.status == "failed" else _last_error(log)
+        between = NEW_LINE if NEW_LINE in more else " "
+        raise RunError(f"the run is {record.status}: {reason}{more}{between}Log: {log}")
     result = folder / record.artefacts.get("final", f"result/{FINAL}")
     if not readable(result):
         raise RunError(f"the run completed but its adapter cannot be opened: {result}")
     return record
+
+
+def _at_the_sites(workspace: Path, reason: str) -> str:
+    """Return what sites withheld from their server: here one person has all of them, and their files."""
+    if SEE_LOG not in reason:
+        return ""
+    found = []
+    for log in sorted(workspace.glob("*/simulate_job/worker/worker.log")):
+        texts = EXCEPTION.findall(log.read_text(encoding="utf-8", errors="replace"))
+        if texts:
+            site = log.relative_to(workspace).parts[0]
+            found.append(f"{NEW_LINE}{site}: {texts[-1].strip()[:MOST_SHOWN]} ({log})")
+    return "".join(found)
 
 
 def _last_error(log: Path) -> str:

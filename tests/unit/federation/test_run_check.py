@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from command_line import refusal
+from medflare.core.errors import RunError
 from medflare.core.run_record import RunRecord
+from medflare.egress.failures import SEE_LOG
 from medflare.recipes import run_check, simulate
 
 JOBS = Path(__file__).parents[3] / "jobs"
@@ -90,6 +92,43 @@ def test_a_backbone_that_is_not_there_is_refused_with_what_to_type(
     assert text in said
     assert "Value error" not in said
     assert not (tmp_path / "ws").exists()
+
+
+def test_records_that_are_not_there_are_named_before_the_run(site_file: Path, tmp_path: Path) -> None:
+    there = "site-2: {cohort: {format: manifest, root: "
+    site_file.write_text(site_file.read_text().replace(f"{there}.", f"{there}nowhere"))
+    text = f"site-2: cohort.root: there is no folder '{tmp_path / 'nowhere'}'. Correct it in site.yaml."
+    assert text in refusal(2, "run", JOBS / "fed_medlora", "-f", site_file, "-w", tmp_path / "ws")
+    assert not (tmp_path / "ws").exists()
+
+
+LOG = """[time] worker
+Traceback (most recent call last):
+  File "reading.py", line 1, in read
+medflare.core.errors.DataError: /data: holds
+no usable record
+Traceback (most recent call last):
+  File "executor.py", line 1, in execute
+medflare.egress.failures.TaskError: E3 DataError: Details are in worker.log at the site.
+"""
+
+
+def test_a_simulated_run_shows_what_a_site_withheld_from_its_server(tmp_path: Path) -> None:
+    log = tmp_path / "site-1" / "simulate_job" / "worker" / "worker.log"
+    log.parent.mkdir(parents=True)
+    log.write_text(LOG)
+    reason = f"prepare: 0 accepted, 1 needed. site-1: E3 DataError: {SEE_LOG}"
+    shown = f"\n  site-1: DataError: /data: holds\nno usable record ({log})\n  Log: "
+    for said, text in ((reason, shown), ("too few sites.", "too few sites. Log: ")):
+        record = RunRecord(
+            job="toy", method="toy", run_id="r", started="2026-11-20T10:00:00Z", status="failed", reason=said
+        )
+        folder = tmp_path / simulate.SERVER_FOLDER
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "run.json").write_text(record.model_dump_json())
+        with pytest.raises(RunError) as error:
+            simulate.judge(tmp_path)
+        assert text in str(error.value)
 
 
 def test_two_sites_that_accept_it_may_mask(site_file: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, NonNegativeInt, field_validator, model_validator
 
 from medflare.core.config import Settings
 from medflare.core.errors import ConfigError
@@ -35,7 +35,7 @@ class SplitConfig(Settings):
     train: float = Field(default=0.8, ge=0)
     val: float = Field(default=0.1, ge=0)
     test: float = Field(default=0.1, ge=0)
-    seed: int = 0
+    seed: NonNegativeInt = 0
     ignore_source: bool = Field(
         default=False, description="the source's own split does not count, whether of a column or a folder"
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, NonNegativeInt, field_validator, model_validator
 
 from medflare.core.config import Settings
 from medflare.core.variables import ExpandedPath
@@ -42,7 +42,7 @@ class CompletionConfig(Settings):
         description="proposals are added whose score had this share of facts, measured on hidden triples",
     )
     support: int = Field(default=10, ge=2, description="relations with fewer triples are left alone")
-    seed: int = Field(default=0, description="of hidden triples and of training")
+    seed: NonNegativeInt = Field(default=0, description="of hidden triples and of training")
 
 
 class KnowledgeConfig(Settings):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, NonNegativeInt, field_validator
 
 from medflare.core.config import Settings
 from medflare.learners.fedtar.mixture import MixtureSettings
@@ -36,7 +36,7 @@ class RoundsSettings(Settings):
     """Name of the job, for the record and the page."""
     num_rounds: int = Field(5, ge=1)
     """Exchanges of updates; `--set exchanges=4` of a job multiplies its rounds to so many."""
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """Of the run; every site derives its own from it."""
     steps: int | None = Field(None, ge=1)
     """Optimiser steps of a site in a round; without it `fraction` decides."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, PositiveFloat
 
 from medflare.core.config import Settings
 from medflare.protocol.strict_model import PROTECTION
@@ -30,5 +30,5 @@ class ExecutorSettings(Settings):
     """The learner runs in a process of its own, or for tests in a thread of FLARE's."""
     resumes: str = Field("", pattern=r"^([A-Za-z0-9][A-Za-z0-9_-]{0,127})?$")
     """Name of the run that this job goes on with, as the controller's."""
-    deadline: float = 86400.0
+    deadline: PositiveFloat = 86400.0
     """The site's own limit for one task in seconds; the server's limit counts too, the smaller one wins."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeInt, model_validator
 
 from medflare.core.method import Method, MethodFacts, MethodSettings
 from medflare.core.tensor_names import FeatureKind
@@ -102,7 +102,9 @@ class FedMRGSettings(MethodSettings):
 
     # -- evaluation --
     eval_batch: EvaluationBatch = 32
-    eval_limit: int | None = Field(32, description="validation studies drafted per round; None for all")
+    eval_limit: NonNegativeInt | None = Field(
+        32, description="validation studies drafted per round; None for all"
+    )
 
     @property
     def contrasts(self) -> bool:

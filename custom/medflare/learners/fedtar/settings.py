@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, NonNegativeInt, field_validator, model_validator
 
 from medflare.core.config import Settings
 from medflare.core.method import Method, MethodFacts, MethodSettings
@@ -70,7 +70,7 @@ class FedTARSettings(MethodSettings):
     max_report_tokens: ReportTokens = 128
     rotation: NotNegative = Field(5.0, description="degrees, of pictures of an encoder that learns")
     eval_batch: EvaluationBatch = 16
-    eval_limit: int | None = Field(
+    eval_limit: NonNegativeInt | None = Field(
         default=32, description="validation visits drafted after a round; null for all"
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt
 
 from medflare.core.config import Settings
 from medflare.core.method import MethodSettings
@@ -55,7 +55,7 @@ class GeneratorSettings(MethodSettings):
     augment: bool = Field(default=True, description="crop and turn training images")
     rotation: NotNegative = Field(default=5.0, description="degrees; never a flip, laterality is reported")
     eval_batch: EvaluationBatch = 32
-    eval_limit: int | None = Field(
+    eval_limit: NonNegativeInt | None = Field(
         default=32, description="validation images drafted after a round; null for all"
     )
 

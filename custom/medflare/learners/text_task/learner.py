@@ -18,7 +18,7 @@ from medflare.core.metrics import Metrics
 from medflare.core.patient_privacy import PatientPrivacy
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import SharedSpec, State
-from medflare.data.cohort import Cohort
+from medflare.data.cohort import Cohort, check_kind
 from medflare.data.load import load_cohort
 from medflare.data.settings.site import SiteConfig
 from medflare.learners.client_terms.base import Shared
@@ -92,7 +92,9 @@ class TextTaskLearner(RecordsLearner[SettingsT, Record, Sequenced]):
     ) -> Self:
         """Build the learner of a site from the job's settings and the site's own file."""
         chosen = method.resolve(settings)
-        model, cohort = text_model(chosen, site, seed, method.task), load_cohort(site)
+        cohort = load_cohort(site)
+        check_kind(cohort, get_task(method.task).reads)
+        model = text_model(chosen, site, seed, method.task)
         shared = load_shared_texts(site, cohort, cls.RECORDS, cls.known)
         return cls(site.name, cohort, model, chosen, seed, shared, site.scorers)
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from medflare.core.errors import ConfigError
-from medflare.data.cohort import Cohort
+from medflare.data.cohort import Cohort, check_kind
 from medflare.data.load import load_cohort
 from medflare.data.records import Note
 from medflare.data.settings.site import SiteConfig
@@ -55,6 +55,7 @@ def build(
     folder, precision = site.backbone.folder, site.backbone.precision
     text = load_encoder(folder, precision, device_of(site.device), chosen.encoder, seed)
     tagger, cohort = Tagger(text, chosen.freeze_words, seed), load_cohort(site)
+    check_kind(cohort, "notes")
     shared = load_shared_texts(site, cohort, NOTES, LearnsFromNotes.known)
     return TokenClassificationLearner(site.name, cohort, tagger, chosen, seed, shared)
 

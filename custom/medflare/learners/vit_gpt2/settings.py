@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeInt, model_validator
 
 from medflare.core.config import Settings
 from medflare.core.method import Method, MethodFacts, MethodSettings
@@ -59,7 +59,7 @@ class ViTGPT2LearnerSettings(MethodSettings):
     augment: bool = Field(default=True, description="crop and turn training images; the paper says nothing")
     rotation: NotNegative = Field(5.0, description="degrees; never a flip, laterality is reported")
     eval_batch: EvaluationBatch = 32
-    eval_limit: int | None = Field(
+    eval_limit: NonNegativeInt | None = Field(
         default=32, description="validation images drafted after a round; null for all"
     )
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from medflare.core.config import Settings
@@ -38,10 +39,10 @@ class LoraSettings(Settings):
     """
 
     method: ClassVar[str] = "lora"
-    rank: int = 16
-    lora_alpha: int = 16
+    rank: PositiveInt = 16
+    lora_alpha: PositiveInt = 16
     targets: tuple[str, ...] = ("q_proj", "v_proj")
-    dropout: float = 0.0
+    dropout: float = Field(default=0.0, ge=0, lt=1)
 
 
 class LoraChoice(Settings):

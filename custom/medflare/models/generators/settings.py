@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from medflare.core.config import Settings
 from medflare.models.encoders import EncoderSettings
@@ -142,17 +142,17 @@ class DCLModelSettings(Settings):
 class WordSearchSettings(DecodingSettings):
     """Decoding settings of a report: three beams and no penalties, as R2Gen's code."""
 
-    beams: int = 3
-    max_new_tokens: int = 100
-    min_new_tokens: int = 0
-    repetition_penalty: float = 1.0
+    beams: PositiveInt = 3
+    max_new_tokens: PositiveInt = 100
+    min_new_tokens: NonNegativeInt = 0
+    repetition_penalty: PositiveFloat = 1.0
     length_penalty: float = 1.0
 
 
 class LanguageModelSearchSettings(WordSearchSettings):
     """Decoding settings of a large language model: R2GenGPT's."""
 
-    max_new_tokens: int = 120
-    min_new_tokens: int = 80
-    repetition_penalty: float = 2.0
+    max_new_tokens: PositiveInt = 120
+    min_new_tokens: NonNegativeInt = 80
+    repetition_penalty: PositiveFloat = 2.0
     length_penalty: float = 2.0

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from pydantic import PositiveInt
+
 from medflare.core.errors import ConfigError
 from medflare.core.inventory import ENTITY_TYPES
 from medflare.data.notes.word_offsets import locate_words
@@ -148,7 +150,7 @@ class ExportedExtraction(ExportedText):
     """The `extraction` block of extraction.json."""
 
     format: Format
-    sentences: int
+    sentences: PositiveInt
     decoding: Decoding = "free"
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import PositiveInt
 
 from medflare.core.config import Settings, parse
 from medflare.core.errors import ConfigError, DataError
@@ -29,8 +30,8 @@ class ExportedTagger(Settings):
 
     encoder: TextEncoderSettings
     freeze_words: bool
-    max_tokens: int
-    sentences: int
+    max_tokens: PositiveInt
+    sentences: PositiveInt
 
 
 def open_result(

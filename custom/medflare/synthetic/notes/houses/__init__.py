@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, NonNegativeInt, field_validator
 
 from medflare.core.config import Settings, read_package_data
 from medflare.core.errors import ConfigError
@@ -36,9 +36,9 @@ class NoteSection(Settings):
 
     heading: str
     rules: tuple[str, ...]
-    least: int = 1
-    most: int = 2
-    share: float = 1.0
+    least: NonNegativeInt = 1
+    most: NonNegativeInt = 2
+    share: float = Field(default=1.0, ge=0, le=1)
     listed: bool = Field(default=False, description="a numbered list with one sentence a line")
 
 
