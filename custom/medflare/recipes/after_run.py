@@ -50,6 +50,19 @@ def _why_no_record(run: Path) -> str:
     return "there is no run record. Name a folder that `medflare run` made."
 
 
+def kept_adapter(record_path: Path, record: RunRecord, adapter: str) -> Path:
+    """Return the folder of an adapter that a run kept.
+
+    Raises:
+        DataError: it kept none of this name; says what it has, and how the run ended.
+    """
+    if adapter in record.artefacts:
+        return record_path.parent / record.artefacts[adapter]
+    others = f"; it has: {', '.join(record.artefacts)}" if record.artefacts else ""
+    ended = f" The run is {record.status}" + (f": {record.reason[:300]}" if record.reason else ".")
+    raise DataError(f"{record_path}: the run kept no {adapter} adapter{others}.{ended}")
+
+
 def score_site(
     record_path: Path,
     site: SiteConfig,
@@ -69,12 +82,8 @@ def score_site(
         personalised: the site's own `personalised` folder, instead of the global adapter.
     """
     record = read_record(record_path)
-    if adapter not in record.artefacts:
-        raise DataError(
-            f"{record_path}: the run kept no {adapter} adapter; it has: {', '.join(record.artefacts)}."
-        )
     evaluation = _test(
-        record_path.parent / record.artefacts[adapter],
+        kept_adapter(record_path, record, adapter),
         record_path.parent,
         site,
         role="participant" if site.name in record.sites else "unseen",

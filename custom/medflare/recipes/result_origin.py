@@ -10,24 +10,19 @@ from medflare.core.origin import Origin
 from medflare.core.run_record import RunRecord, read_record
 from medflare.core.tensor_fingerprint import SHOWN, tensor_fingerprint
 from medflare.models.plausibility import FILE
-from medflare.recipes.after_run import locate
+from medflare.recipes.after_run import kept_adapter, locate
 
 
 def adapter_folder(result: Path) -> Path:
     """Return a result/adapter folder, given as it is or through the run it belongs to.
 
     Raises:
-        DataError: the run kept no result.
+        DataError: the run kept no final adapter.
     """
     if (result / "adapter_config.json").is_file():
         return result
     record_path = locate(result)
-    artefacts = read_record(record_path).artefacts
-    if "final" not in artefacts:
-        raise DataError(
-            f"{record_path}: the run kept no result; it has: {', '.join(artefacts) or 'nothing'}."
-        )
-    return record_path.parent / artefacts["final"]
+    return kept_adapter(record_path, read_record(record_path), "final")
 
 
 def record_of(result: Path) -> tuple[Path, RunRecord] | None:

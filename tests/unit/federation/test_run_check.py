@@ -10,7 +10,7 @@ import pytest
 
 from command_line import refusal
 from medflare.core.errors import RunError
-from medflare.core.run_record import RunRecord
+from medflare.core.run_record import RunRecord, read_record
 from medflare.egress.failures import SEE_LOG
 from medflare.recipes import run_check, simulate
 
@@ -158,6 +158,17 @@ def test_an_evaluation_of_what_is_not_there_is_refused(site_file: Path, run: Pat
     assert "--split foo: expected train, val, test" in refusal(2, "evaluate", run, "--split", "foo")
     assert "--split foo" in refusal(2, "evaluate", run, "-f", site_file, "--split", "foo")
     assert "--sites site-9: not in" in refusal(2, "evaluate", run, "-f", site_file, "--sites", "site-9")
+
+
+@pytest.mark.parametrize(("kept", "text"), [({}, "."), ({"best": "best"}, "; it has: best.")])
+def test_a_run_that_kept_no_adapter_says_how_it_ended(
+    site_file: Path, run: Path, kept: dict[str, str], text: str
+) -> None:
+    record = read_record(run / "run.json")
+    record.artefacts, record.status, record.reason = kept, "failed", "too few sites answered"
+    record.write(run / "run.json")
+    said = refusal(3, "evaluate", run, "-f", site_file, "--sites", "site-1")
+    assert f"the run kept no final adapter{text} The run is failed: too few sites answered" in said
 
 
 @pytest.mark.parametrize("options", [["--size", "31"], ["--patients", "-3"]])
