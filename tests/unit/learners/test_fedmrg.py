@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from medflare.core.errors import ConfigError
+from medflare.core.errors import ConfigError, UpdateError
 from medflare.core.hints import RoundHints
 from medflare.core.plan import RoundPlan
 from medflare.core.tensors import State
@@ -61,6 +61,13 @@ def test_a_round_moves_shared_and_specialised_but_not_the_anchor_or_the_backbone
     assert torch.equal(frozen, learner.model.backbone.model.get_output_embeddings().weight)
     assert update.delta["prompts"].abs().sum() > 0
     assert update.examples == len(learner.train_rows)
+
+
+def test_a_site_without_training_images_says_so_and_trains_nothing(make: Any) -> None:
+    learner = make()
+    learner.train_rows = []
+    with pytest.raises(UpdateError, match="has no training image; look with `medflare cohort inspect`"):
+        learner.fit(PLAN)
 
 
 def moved_by_each_step(learner: Any, states: Callable[[], list[State]]) -> list[list[bool]]:

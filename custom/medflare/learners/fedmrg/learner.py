@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from medflare.core.data_order import batches, derived_seed, examples_to_visit
+from medflare.core.data_order import batches, derived_seed
 from medflare.core.metrics import MetricNames, Metrics
 from medflare.core.optimiser_state import moments, restore_moments
 from medflare.core.patient_privacy import PatientPrivacy
@@ -160,10 +160,10 @@ class FedMRGLearner(BaseLearner):
         self.bank.receive(plan)
         self.model.adapters.begin_round(plan.totals, plan.round, plan.rounds)
         self.terms.begin(plan)
-        count = examples_to_visit(plan, len(self.train_rows), self.settings.batch)
-        rows = [self.train_rows[i] for i in self.order.take(count)]
+        examples = self.round_examples(plan, len(self.train_rows), self.settings.batch, 1, "image")
+        rows = [self.train_rows[i] for i in examples]
         seed = derived_seed(self.seed, self.site, plan.round)
-        batch = min(self.settings.batch, max(len(self.train_rows), 1))
+        batch = min(self.settings.batch, len(self.train_rows))
         cut = batches(rows, [len(t) for t in self.tokens], batch, seed)
         metrics = self._train(cut, plan, seed)
         output = self.terms.finish()
