@@ -157,7 +157,7 @@ def test_misspelt_keys_and_values_are_reported_together_with_the_file(tmp_path: 
     for said in (
         "policy.max_byte_per_round: no such setting. Did you mean 'max_bytes_per_round'?",
         "policy.methds: no such setting. Did you mean 'methods'?",
-        "policy.require: Value error, masks: no such protection; there are: mask, he",
+        "policy.require: masks: no such protection; there are: mask, he",
         "policy.min_sites: Input should be greater than or equal to 1",
         "policy.metrics",
     ):
