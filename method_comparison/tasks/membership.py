@@ -22,7 +22,6 @@ from method_comparison.tasks.extraction_cohorts import whole_cohort
 
 if TYPE_CHECKING:
     from medflare.auditing.text_tasks import RecordRows
-    from medflare.core.tensors import State
 
 JOB = Path(__file__).parents[2] / "jobs" / "fed_medlora"
 SITES = ("site-1", "site-2", "site-3")
@@ -90,31 +89,29 @@ class Membership(ComparisonTask[MembershipSettings, MembershipMethod]):
 
     def train(self, unit: Unit[MembershipSettings, MembershipMethod]) -> Measured:
         from medflare.aggregation import make_rule
-        from medflare.auditing.text_tasks import AUDITED, RecordRows
+        from medflare.auditing.text_tasks import AUDITED, RecordRows, record_losses
         from medflare.core.plan import RoundPlan
         from medflare.in_process.loop import federate
 
         own, seed = unit.own, unit.seed
         learners = {name: make_learner(name, unit) for name in SITES}
-        state = start = learners[TARGET].initial_shared()
         plans = [RoundPlan(round=number, rounds=own.rounds, seed=seed) for number in range(own.rounds)]
-        if plans:
-            rule = make_rule("weighted_mean", {})
-            state = federate(learners, rule, own.rounds, plans.__getitem__, state=copy_of(start))
-        scores: tuple[list[float], list[float]] = ([], [])  # of training and of held-out notes
+        state = federate(learners, make_rule("weighted_mean", {}), own.rounds, plans.__getitem__)
+        scores: tuple[list[float], list[float]] = ([], [])  # of training notes, and of held-out ones
         values = dict[str, float]()
         for name, learner in learners.items():
             first, second = (
                 RecordRows.of(AUDITED["extraction"], learner.predictor, learner.records(split))
                 for split in ("train", "test")
             )
-            gains = [lower_loss(learner, rows, start, state) for rows in (first, second)]
-            for both, found in zip(scores, gains, strict=True):
-                both.extend(found)
+            learner.load_shared(state)
+            found = [record_losses(learner.model, rows, BATCH) for rows in (first, second)]
+            for side, losses in zip(scores, found, strict=True):
+                side.extend(item.gain for item in losses)
             if name == TARGET:
-                values |= attack("one", *gains)
+                values |= attack("one", *([item.gain for item in losses] for losses in found))
                 if own.shadows:
-                    observed = [-loss for loss in losses(learner, first.joined(second), state, adapted=True)]
+                    observed = [-item.adapted for losses in found for item in losses]
                     values |= likelihood_ratio(unit, plans, first, second, observed)
         return Measured(values=values | attack("loss", *scores))
 
@@ -128,27 +125,6 @@ def make_learner(name: str, unit: Unit[MembershipSettings, MembershipMethod]) ->
     cohorts = tuple(whole_cohort(folder / part / name, part) for part in parts)
     job = read_job(JOB)
     return build_learner(job.method, dict(job.settings), SiteConfig(name=name, cohort=cohorts), unit.seed)
-
-
-def copy_of(state: State) -> State:
-    """Return a state in memory of its own."""
-    return {name: value.clone() for name, value in state.items()}
-
-
-def losses(learner: Any, rows: RecordRows, state: State, *, adapted: bool) -> list[float]:
-    """Return the loss of each note by a state, or by the frozen model alone."""
-    from medflare.auditing.text_tasks import losses_of_records
-    from medflare.models.adapters.base import GENERIC
-
-    learner.load_shared(copy_of(state))
-    learner.model.adapters.use((GENERIC,) if adapted else ())
-    return losses_of_records(learner.model, rows, BATCH)
-
-
-def lower_loss(learner: Any, rows: RecordRows, start: State, state: State) -> list[float]:
-    """Return how much lower each note's loss is than the frozen model's, which calibrates the attack."""
-    before, after = losses(learner, rows, start, adapted=False), losses(learner, rows, state, adapted=True)
-    return [b - a for b, a in zip(before, after, strict=True)]
 
 
 def attack(name: str, members: Sequence[float], others: Sequence[float]) -> dict[str, float]:

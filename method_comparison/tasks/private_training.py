@@ -124,7 +124,7 @@ class PrivateTraining(ComparisonTask[PrivateSettings, PrivateMethod]):
                 lambda number: RoundPlan(
                     round=number, rounds=settings.rounds, steps=settings.steps, seed=seed
                 ),
-                state={name: value.clone() for name, value in start.items()},
+                state=start,
             )
             seconds = time.process_time() - began
         loss, right = quality(tested, state, settings.questions)
@@ -205,7 +205,7 @@ def quality(learners: Sequence[Any], state: State, questions: int) -> tuple[floa
     """Return loss and share of right answers on held-out questions, both the mean over learners."""
     losses, right = list[float](), list[float]()
     for learner in learners:
-        learner.load_shared({name: value.clone() for name, value in state.items()})
+        learner.load_shared(state)
         learner.use()
         # every k-th row, so that all notes are in it
         rows = list(learner.val_rows)[:: max(1, len(learner.val_rows) // questions)][:questions]

@@ -69,11 +69,10 @@ def explain(error: ValidationError, settings: type[BaseModel], where: str, value
     for item in error.errors():
         key = ".".join(str(part) for part in item["loc"])
         if item["type"] == "extra_forbidden":
-            block = item["loc"][:-1]
-            unknown = str(item["loc"][-1])
-            message = _unknown_key(unknown, _settings_at(settings, block), where, listed=block in listed)
-            lines.append(f"  {key}: {message}")
-            if new_name(unknown, _settings_at(settings, block)) is None:
+            block, unknown = item["loc"][:-1], str(item["loc"][-1])
+            kind = _settings_at(settings, block)
+            lines.append(f"  {key}: {_unknown_key(unknown, kind, where, listed=block in listed)}")
+            if new_name(unknown, kind) is None:
                 listed.add(block)
         elif item["type"] == "missing":
             lines.append(f"  {key}: is missing and has no default.")

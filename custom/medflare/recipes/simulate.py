@@ -313,9 +313,9 @@ def _at_the_sites(workspace: Path, reason: str) -> str:
         return ""
     found = []
     for log in sorted(workspace.glob("*/simulate_job/worker/worker.log")):
+        site = log.relative_to(workspace).parts[0]
         texts = EXCEPTION.findall(log.read_text(encoding="utf-8", errors="replace"))
-        if texts:
-            site = log.relative_to(workspace).parts[0]
+        if texts and f"{site}: E" in reason:  # not what a site got over before
             found.append(f"{NEW_LINE}{site}: {texts[-1].strip()[:MOST_SHOWN]} ({log})")
     return "".join(found)
 

@@ -70,7 +70,7 @@ def _advice(text: str) -> str | None:
         return (
             f"'{text}' is no name of a model on this machine, and no site asks a model hub. Download its "
             f"folder, on a machine that may, type 'medflare models add FOLDER --name {name}' here, and name "
-            f"the model: {{name: {name}}}"
+            f"the model: {{name: {name}}}. (A folder on this machine is {{folder: {text}}}.)"
         )
     return f"'{text}' is a path. Write {{folder: {text}}}" if "/" in text else None
 
