@@ -97,15 +97,15 @@ class OortSelector(Selector):
             now: number of the round, from 1.
         """
         data = np.array([shares[site] * known.losses[site] for site in tried])
-        clip, least = np.sort(data)[min(int(CLIP * len(data)), len(data) - 1)], 0.999 * data.min()
+        clip, least = np.sort(data)[int(CLIP * len(data))], 0.999 * data.min()
         scores = (np.minimum(data, clip) - least) / max(data.max() - least, 1e-4)
         times = known.latencies.estimates(shares)
-        preferred = float(np.quantile(list(times.values()), min(self.pace, 1.0)))
+        preferred = float(np.quantile(list(times.values()), self.pace))
         result = {}
         for site, score in zip(tried, scores, strict=True):
             last = max(now - 1 - known.staleness.get(site, 0), 1)
             score += math.sqrt(0.1 * math.log(now) / last)
-            slow = min(preferred / times[site], 1.0) if times[site] > 0 else 1.0
+            slow = min(preferred / times[site], 1.0)
             result[site] = float(max(score, 1e-12) * slow**self.penalty)
         return result
 

@@ -73,6 +73,51 @@ def test_oort_tries_new_sites_first_and_then_draws_near_the_best() -> None:
     assert set(counts) == {"a", "b"}, "the others are below 95 % of the best"
 
 
+def test_oort_counts_rounds_from_1_where_it_weighs_how_long_ago_a_site_trained() -> None:
+    """In round 2 b has .850 + √(.1 ln 2) = 1.113, below 95 % of a's 1.263; in round 3 it would not be."""
+    even = dict.fromkeys(SHARES, 0.25)
+    statistics = known({"a": 3.0, "b": 2.7, "c": 1.0, "d": 1.0}, {"b": 1}, a=1, b=1, c=1, d=1)
+    random = np.random.default_rng(0)
+    picks = [OortSelector(clients=1).choose(1, even, statistics, random).sites for _ in range(30)]
+    assert picks == [["a"]] * 30
+
+
+def test_oort_draws_new_sites_by_their_speed() -> None:
+    statistics = known({}, a=1, b=2, c=4, d=4)
+    counts = chosen(OortSelector(clients=1), statistics, 4000)
+    for site, share in {"a": 0.5, "b": 0.25, "c": 0.125, "d": 0.125}.items():
+        assert counts[site] / 4000 == pytest.approx(share, abs=0.03)
+
+
+def test_oorts_sites_count_once_by_their_examples_and_its_pacer_sums_what_they_lost_before() -> None:
+    selector = OortSelector(clients=3)
+    sample = selector.choose(0, SHARES, known({"a": 0.5, "b": 1.0}), np.random.default_rng(0))
+    assert sorted(sample.sites) == ["b", "c", "d"], "two new sites, and the better of those tried"
+    assert sample.counts == {"b": 1, "c": 1, "d": 1}
+    assert sample.weights == pytest.approx({"b": 3 / 6, "c": 2 / 6, "d": 1 / 6})
+    assert sample.probabilities == {"a": 0.0, "b": 1.0, "c": 1.0, "d": 1.0}
+    assert selector.gained == pytest.approx([0.3 * 1.0]), "a site that never trained lost nothing yet"
+
+
+def test_oort_alone_with_one_site_takes_it() -> None:
+    sample = OortSelector().choose(0, {"a": 1.0}, SiteStatistics(), np.random.default_rng(0))
+    assert sample.weights == {"a": 1.0}
+
+
+def test_settings_of_oort_reach_its_choice() -> None:
+    selector = make_rule("oort", {"clients": 3, "penalty": 1.5, "pace": 0.4}).selector  # type: ignore[attr-defined]
+    assert (selector.clients, selector.penalty, selector.pace) == (3, 1.5, 0.4)
+
+
+@pytest.mark.parametrize(("before", "loss", "after"), [(0.98, 1.0, 1.0), (0.3, 2.0, 0.3)])
+def test_oorts_pace_stays_below_all_sites_and_where_rounds_are_of_equal_use(
+    before: float, loss: float, after: float
+) -> None:
+    selector = OortSelector(clients=1, pace=before, gained=[2.0] * PATIENCE + [loss] * (PATIENCE - 1))
+    selector.choose(40, {"a": 1.0}, known({"a": loss}), np.random.default_rng(0))
+    assert selector.pace == after
+
+
 def test_oorts_pacer_lets_slower_sites_in_where_rounds_are_of_less_use() -> None:
     selector = OortSelector(clients=1)
     for number in range(2 * PATIENCE):
