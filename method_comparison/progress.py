@@ -8,6 +8,7 @@ import json
 import math
 import shutil
 import time
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -47,16 +48,21 @@ class UnitProgress:
         goes_on: whether an interrupted training left rounds that need not be trained again.
     """
 
-    def __init__(self, unit_folder: Path, settings: str, ends: float = math.inf) -> None:
+    def __init__(
+        self, unit_folder: Path, settings: str, ends: float = math.inf, models: Sequence[Path] = ()
+    ) -> None:
         """Take up what an interrupted training left in a unit's folder, or empty the folder.
 
         Args:
-            settings: fingerprint of all that the configuration decides. Progress of other settings, or of
-                another program, is thrown away: half of a result by each would be the result of neither.
+            settings: fingerprint of all that the configuration decides. Progress of other settings, of
+                another program or of other models is thrown away: half of a result by each would be the
+                result of neither.
             ends: moment of `time.monotonic` after which the training stops when a round is done.
+            models: folders of the models that were added to this machine and that the unit trains.
         """
         self.ends = ends
-        self.folder, self._of = unit_folder / FOLDER, f"{settings}-{program()}"
+        self.folder = unit_folder / FOLDER
+        self._of = "-".join([settings, program(), *([digest(models)] if models else [])])
         found, self._before = self._read(), 0.0
         same = found is not None and found.of == self._of
         self.goes_on = same and any(self.folder.glob("*.safetensors"))
@@ -115,9 +121,15 @@ class _UnitCheckpoint(LoopCheckpoint):
 @cache
 def program() -> str:
     """Return a digest of the code that trains units; documentation and tests are no part of it."""
+    return digest(CODE)
+
+
+def digest(folders: Sequence[Path]) -> str:
+    """Return a digest of names and contents of the files that decide what is trained."""
     found = hashlib.sha256()
-    for folder in CODE:
+    for folder in folders:
         for path in sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES):
             name = path.relative_to(folder).as_posix()
-            found.update(json.dumps([name, hashlib.sha256(path.read_bytes()).hexdigest()]).encode())
+            with path.open("rb") as stream:
+                found.update(json.dumps([name, hashlib.file_digest(stream, "sha256").hexdigest()]).encode())
     return found.hexdigest()

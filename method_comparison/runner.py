@@ -170,10 +170,11 @@ def run_units(
             if partial is None:
                 continue
             told = f"{partition} {method} seed {seed}"
-            progress = UnitProgress(partial, comparison.fingerprint(method), ends)
-            if progress.goes_on:
-                say(f"{told}: goes on after {progress.seconds():.0f} s of an interrupted training")
             try:
+                models = comparison.task.models(comparison.settings, comparison.own[method])
+                progress = UnitProgress(partial, comparison.fingerprint(method), ends, models)
+                if progress.goes_on:
+                    say(f"{told}: goes on after {progress.seconds():.0f} s of an interrupted training")
                 result = train_unit(
                     comparison, (partition, method, seed), comparison.shared_folder(out), partial, progress
                 )

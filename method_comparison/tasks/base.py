@@ -90,6 +90,14 @@ class ComparisonTask(ABC, Generic[S, M]):
     def check(self, settings: S, own: M) -> None:
         """Raise ConfigError where the rule or the learner of a method does not take its settings."""
 
+    def models(self, settings: S, own: M) -> Sequence[Path]:
+        """Return the folders of the models that a unit trains and that were added to this machine.
+
+        Raises:
+            NotHereError: one of them is not there.
+        """
+        return ()
+
     @abstractmethod
     def train(self, unit: Unit[S, M]) -> Measured:
         """Train and test one unit; files that the tables need go into `unit.folder`."""

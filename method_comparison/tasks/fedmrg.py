@@ -7,7 +7,7 @@ tests/federation) and writes its predictions; scores are made from these alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -108,6 +108,9 @@ class FedMRG(ComparisonTask[FedMRGComparison, FedMRGMethod]):
             pooled.write_text(f"sites:\n  pooled:\n    cohort:\n{parts}", encoding="utf-8")
             command = ["cohort", "partition", str(pooled), str(shared / "clusters")]
             app([*command, "--method", "report_clusters", "--no-scanners"], standalone_mode=False)
+
+    def models(self, settings: FedMRGComparison, own: FedMRGMethod) -> Sequence[Path]:
+        return [] if own.model is None else [added_model(own.model)]
 
     def train(self, unit: Unit[FedMRGComparison, FedMRGMethod]) -> Measured:
         from medflare.aggregation.weighted_mean import WeightedMean

@@ -148,6 +148,9 @@ class NoteExtraction(ComparisonTask[RealNotes, NotesMethod]):
             write_notes(scratch / "new", maccrobat()[: settings.new_site], "test")
         scratch.rename(folder)
 
+    def models(self, settings: RealNotes, own: NotesMethod) -> Sequence[Path]:
+        return [model_of(settings, own)]
+
     def train(self, unit: Unit[RealNotes, NotesMethod]) -> Measured:
         import torch
 
@@ -217,17 +220,28 @@ def write_notes(folder: Path, notes: Sequence[Note], split: str) -> None:
 # ---- training and tests ----------------------------------------------------------------------------------
 
 
+def model_of(settings: RealNotes, own: NotesMethod) -> Path:
+    """Return the folder of the model that a method trains.
+
+    Raises:
+        NotHereError: there is none of this name, or no folder of an encoder was given.
+    """
+    if own.learner != "token_classification":
+        return added_model(settings.model)
+    if settings.encoder is None:
+        raise NotHereError("the row needs an encoder: --set encoder=FOLDER, of all-MiniLM-L6-v2.")
+    return settings.encoder
+
+
 def _site(unit: Unit[RealNotes, NotesMethod], name: str, *folders: str, **more: Any) -> SiteConfig:
     """Return a site that reads some of the shared folders, with the model of the method."""
     base, settings = unit.shared / f"{unit.partition}-{unit.seed}", unit.settings
     encoder = unit.own.learner == "token_classification"
-    folder = settings.encoder if encoder else added_model(settings.model)
-    if folder is None:
-        raise NotHereError("the row needs an encoder: --set encoder=FOLDER, of all-MiniLM-L6-v2.")
     if unit.partition == ENTITIES:
         more = {"tasks": ("ner",)} | more
     cohorts = tuple(CohortConfig(format="notes_jsonl", root=base / part, **more) for part in folders)
-    backbone = BackboneConfig(folder=folder, precision="fp32" if encoder else unit.own.precision)
+    precision = "fp32" if encoder else unit.own.precision
+    backbone = BackboneConfig(folder=model_of(settings, unit.own), precision=precision)
     return SiteConfig(name=name, cohort=cohorts, backbone=backbone, threads=settings.threads)
 
 

@@ -143,6 +143,39 @@ def test_other_settings_begin_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [path.name for path in partial.iterdir()] == [progress.FOLDER]
 
 
+def test_progress_of_another_model_is_thrown_away(tmp_path: Path) -> None:
+    model, unit = tmp_path / "model", tmp_path / "unit"
+    model.mkdir()
+    (model / "model.safetensors").write_bytes(b"weights")
+
+    def goes_on(*models: Path) -> bool:
+        progress = UnitProgress(unit, "settings", models=models)
+        kept = progress.goes_on
+        LoopCheckpoint(progress.folder / "all.safetensors").write(1, {}, {})
+        return kept
+
+    assert [goes_on(model), goes_on(model)] == [False, True]
+    (model / "README.md").write_text("words")
+    assert goes_on(model), "what decides nothing may change"
+    (model / "model.safetensors").write_bytes(b"other weights under the same name")
+    assert [goes_on(model), goes_on(model)] == [False, True]
+    assert not goes_on(), "nor is it that of a unit that trains the embedded model"
+
+
+def test_a_unit_names_the_model_that_it_trains_and_is_left_out_where_it_is_not_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEDFLARE_MODELS", str(tmp_path / "models"))
+    said: list[str] = []
+    for task, partition, own in (("fedmrg", "all", {"model": "big"}), ("real_notes", "all_notes", {})):
+        given = {"task": task, "partitions": [partition], "settings": {}}
+        given["methods"] = {"plain": {"title": "x", "settings": own}}
+        not_trained = run_units(comparison_of(given, "plain"), tmp_path / "out", say=said.append)
+        assert not_trained.left_out == [f"{partition} plain seed 0"]
+    assert all("left out: " in line for line in said)
+    assert not list((tmp_path / "out").rglob("*.partial"))
+
+
 def test_what_a_failure_left_is_no_part_of_the_unit(tmp_path: Path) -> None:
     for kept in (False, True):
         UnitProgress(tmp_path / "unit", "settings").folder.mkdir(exist_ok=True)
