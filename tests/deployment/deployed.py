@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import yaml
 from deployed_programs import LONG, bare_path, environment, free_port, run, wait_until
-from nvflare.fuel.flare_api.api_spec import InvalidTarget
+from nvflare.fuel.flare_api.api_spec import InvalidTarget, JobNotFound
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
 from medflare.core.run_record import RunRecord, read_record
@@ -208,7 +208,7 @@ class Federation:
     def command(self, *words: str, user: str = ADMIN) -> dict[str, Any]:
         """What `nvflare <words>` answers an admin, as data."""
         kit = ("--startup-kit", str(self.kits / user))
-        done = run("nvflare", "--format", "json", *words, *kit)
+        done = run("nvflare", "--format", "json", "--connect-timeout", "60", *words, *kit)
         data: dict[str, Any] = json.loads(done.stdout)["data"]
         return data
 
@@ -228,7 +228,10 @@ class Federation:
         with self.session() as session:
 
             def ended() -> str:
-                status = str(session.get_job_meta(job_id)["status"])
+                try:
+                    status = str(session.get_job_meta(job_id)["status"])
+                except JobNotFound:  # FLARE writes the job's file anew at this moment
+                    return ""
                 return status if status.startswith(("FINISHED", "FAILED", "ABANDONED")) else ""
 
             status: str = wait_until(f"the end of job {job_id}", ended, timeout, every=0.25)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import typer
 from medflare.cli.output import JSON_OPTION, plain_errors, print_json
 from medflare.core.config import read_pairs
 
-app = typer.Typer(help="Jobs at a server: submit, status, logs, abort, download.", no_args_is_help=True)
+app = typer.Typer(help="Jobs at a server: submit, status, wait, logs, abort, download.", no_args_is_help=True)
 KIT = typer.Option(
     ..., "--kit", envvar="MEDFLARE_ADMIN_KIT", help="Startup kit of an admin; or MEDFLARE_ADMIN_KIT."
 )
@@ -75,6 +76,39 @@ def status(
         print_json(shown)
     else:
         _table(f"job {facts.job}", [{"": name, "value": value} for name, value in shown.items()])
+
+
+@app.command()
+@plain_errors
+def wait(
+    job: str = JOB,
+    kit: Path = KIT,
+    minutes: float | None = typer.Option(
+        None, "--minutes", min=0, help="Wait no longer; the job goes on. Default: to its end."
+    ),
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Waits for the end of a job and says on the way, on standard error, how far it is.
+
+    A server that is started again meanwhile is waited for. FLARE's word says only that its own part ended
+    well; how the run ended says its record, which `medflare job download` fetches. The exit code is 5 where
+    the job did not end well, or not in time.
+
+    [bold]Example[/bold]: medflare job wait JOB --kit kits/admin@coordinator.org
+    """
+    import math
+
+    from medflare.core.errors import RunError
+    from medflare.recipes.admin_jobs import COMPLETED, wait_for_job
+
+    seconds = math.inf if minutes is None else 60 * minutes
+    ended = wait_for_job(kit, job, lambda line: print(line, file=sys.stderr), seconds)
+    if ended != COMPLETED:
+        raise RunError(f"job {job} ended as {ended}. `medflare job logs {job}` shows what the server says.")
+    if as_json:
+        print_json({"job": job, "status": ended})
+    else:
+        print(f"{ended}; `medflare job download {job}` fetches the result")
 
 
 @app.command()

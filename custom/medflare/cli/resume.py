@@ -40,7 +40,7 @@ def resume(
 
         resume_workspace(Path(run), page, as_json)
         return
-    from medflare.recipes.admin_session import resume_job, watch_job
+    from medflare.recipes.admin_runs import resume_job, watch_job
 
     if watch:
         job = watch_job(
@@ -69,7 +69,7 @@ def pause(
 
         WorkspaceState(Path(run).resolve()).pause()
     else:
-        from medflare.recipes.admin_session import pause_job
+        from medflare.recipes.admin_runs import pause_job
 
         pause_job(kit, run)
     if as_json:

@@ -6,8 +6,9 @@ Nobody here trusts the server: what it says of a job is parsed by one model and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import math
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +16,7 @@ from pydantic import AfterValidator, AliasChoices, BaseModel, Field, ValidationE
 
 from medflare.core.errors import ConfigError, RunError
 from medflare.egress.failures import clean_text
-from medflare.recipes.admin_session import admin_session
+from medflare.recipes.admin_session import ServerAwayError, asking_session
 from medflare.recipes.job import write_to_temporary
 from medflare.recipes.job_check import check_job
 from medflare.recipes.job_reader import read_job
@@ -26,6 +27,15 @@ if TYPE_CHECKING:
 
 MOST_LOG = 1_000_000
 """Characters of a log that are shown; its end counts."""
+WATCH_SECONDS = 5.0
+"""Between two looks at a job."""
+MISSES = 3
+"""Looks in a row at which a job may be missing that was there: FLARE writes its file anew where it lies."""
+ENDED = ("FINISHED", "FAILED", "ABANDONED")
+"""Beginnings of FLARE's words on a job that has ended."""
+COMPLETED = "FINISHED:COMPLETED"
+"""FLARE's word on a job whose processes ended well."""
+AWAY = "the server does not answer; it is waited for"
 CleanText = Annotated[str, Field(max_length=1000), AfterValidator(lambda text: clean_text(text, 200))]
 
 
@@ -51,26 +61,120 @@ def submit_job(kit: Path, folder: Path, changes: Mapping[str, Any]) -> str:
     """
     job = override(read_job(folder), changes)
     check_job(job)
-    with write_to_temporary(job) as place, _session(kit, f"job {job.title} was not submitted") as session:
+    with (
+        write_to_temporary(job) as place,
+        asking_session(kit, f"job {job.title} was not submitted") as session,
+    ):
         return clean_text(str(session.submit_job(str(Path(place) / job.title))), 100)
 
 
 def list_jobs(kit: Path, most: int = 20) -> list[ServerJob]:
     """Return the newest jobs that the server has, newest first."""
-    with _session(kit, "the jobs are not known") as session:
+    with asking_session(kit, "the jobs are not known") as session:
         return [_facts(entry) for entry in session.list_jobs(limit=most, reverse=True)]
 
 
 def job_facts(kit: Path, job: str) -> tuple[ServerJob, dict[str, str]]:
     """Return what the server says of a job, and of one that runs how far it is: phase, round and others."""
-    with _session(kit, f"nothing is known of job {job}") as session:
-        facts = _facts(session.get_job_meta(job))
-        if facts.status != "RUNNING":
-            return facts, {}
+    with asking_session(kit, f"nothing is known of job {job}") as session:
+        return _look(session, job)
+
+
+def _look(session: Session, job: str) -> tuple[ServerJob, dict[str, str]]:
+    from nvflare.fuel.flare_api.api_spec import JobNotRunning
+
+    facts = _facts(session.get_job_meta(job))
+    if facts.status != "RUNNING":
+        return facts, {}
+    try:
         shown = session.show_stats(job, "server")
-    progress = shown.get("server", {}).get("Progress", {}) if isinstance(shown, dict) else {}
-    words = {clean_text(str(k), 40): clean_text(str(v), 200) for k, v in list(dict(progress).items())[:50]}
-    return facts, words
+    except JobNotRunning:  # it ended in between
+        return facts, {}
+    server = shown.get("server") if isinstance(shown, Mapping) else None
+    progress = server.get("Progress") if isinstance(server, Mapping) else None
+    entries = list(progress.items())[:50] if isinstance(progress, Mapping) else []
+    return facts, {clean_text(str(name), 40): clean_text(str(value), 200) for name, value in entries}
+
+
+def wait_for_job(
+    kit: Path, job: str, say: Callable[[str], None] = lambda line: None, seconds: float = math.inf
+) -> str:
+    """Return FLARE's last word on a job once it has ended.
+
+    A server that is started again meanwhile, or does not answer for a while, is waited for.
+
+    Args:
+        say: takes a line whenever the job is in another state, phase or round, and when the server stops
+            answering.
+        seconds: after which nobody waits any more.
+
+    Raises:
+        ServerAwayError: the server does not answer from the beginning on.
+        RunError: it has no such job, or the time is over.
+    """
+    watch = _Watch(job, say, time.monotonic() + seconds)
+    while True:
+        try:
+            with asking_session(kit, f"nothing is known of job {job}") as session:
+                return watch.until_end(session)
+        except ServerAwayError as error:
+            watch.server_away(error)
+
+
+class _Watch:
+    """The looks of somebody who waits for a job, and the last line that they were told."""
+
+    def __init__(self, job: str, say: Callable[[str], None], ends: float) -> None:
+        self._job, self._say, self._ends = job, say, ends
+        self._shown, self._missing = "", 0
+
+    def until_end(self, session: Session) -> str:
+        """Look at the job until it has ended."""
+        while True:
+            if (facts := self._state(session)) and facts.status.startswith(ENDED):
+                return facts.status
+            self._sleep()
+
+    def server_away(self, error: ServerAwayError) -> None:
+        """Say so once and wait; raise the error where nothing is known of the job yet."""
+        if not self._shown:
+            raise error
+        if self._shown != AWAY:
+            self._say(f"{AWAY} ({error})")
+        self._shown = AWAY
+        self._sleep()
+
+    def _state(self, session: Session) -> ServerJob | None:
+        """Return what the server says of the job, None where it knows of none for the moment."""
+        from nvflare.fuel.flare_api.api_spec import JobNotFound
+
+        try:
+            facts, progress = _look(session, self._job)
+        except JobNotFound:
+            self._missing += 1
+            if not self._shown or self._missing > MISSES:
+                raise
+            return None
+        line, self._missing = _line(facts, progress), 0
+        if line != self._shown:
+            self._say(line)
+        self._shown = line
+        return facts
+
+    def _sleep(self) -> None:
+        if time.monotonic() + WATCH_SECONDS > self._ends:
+            job = self._job
+            raise RunError(f"job {job} has not ended. It goes on; `medflare job wait {job}` waits again.")
+        time.sleep(WATCH_SECONDS)
+
+
+def _line(facts: ServerJob, progress: Mapping[str, str]) -> str:
+    """Return a job's state, and the phase and round of one that runs, in words."""
+    words = [facts.status, progress.get("phase", "")]
+    number, rounds = progress.get("round", ""), progress.get("rounds", "")
+    if number.isdecimal() and len(number) < 10:
+        words.append(f"round {int(number) + 1}" + (f" of {rounds}" if rounds.isdecimal() else ""))
+    return ", ".join(word for word in words if word)
 
 
 def job_logs(kit: Path, job: str, target: str, lines: int) -> tuple[dict[str, str], dict[str, str]]:
@@ -79,7 +183,7 @@ def job_logs(kit: Path, job: str, target: str, lines: int) -> tuple[dict[str, st
     Args:
         target: `server`, `all`, or a site.
     """
-    with _session(kit, f"no log of job {job}") as session:
+    with asking_session(kit, f"no log of job {job}") as session:
         answer = session.get_job_logs(job, target, tail_lines=lines)
     logs, missing = (answer.get(key) or {} for key in ("logs", "unavailable"))
     shown = {
@@ -90,7 +194,7 @@ def job_logs(kit: Path, job: str, target: str, lines: int) -> tuple[dict[str, st
 
 def abort_job(kit: Path, job: str) -> None:
     """End a job; its run can be gone on with later."""
-    with _session(kit, f"job {job} was not ended") as session:
+    with asking_session(kit, f"job {job} was not ended") as session:
         session.abort_job(job)
 
 
@@ -104,24 +208,11 @@ def download_job(kit: Path, job: str, folder: Path) -> Path:
     if (folder / job).exists():
         raise ConfigError(f"{folder / job}: is there already. Remove it, or name another folder with --to.")
     folder.mkdir(parents=True, exist_ok=True)
-    with _session(kit, f"job {job} was not downloaded") as session:
+    with asking_session(kit, f"job {job} was not downloaded") as session:
         place = Path(session.download_job_result(job, destination=str(folder))).resolve()
     if not place.is_relative_to(folder.resolve()):
         raise RunError(f"job {job}: FLARE wrote the result to {place}, which is outside {folder}.")
     return place / "workspace"
-
-
-@contextmanager
-def _session(kit: Path, otherwise: str) -> Iterator[Session]:
-    """Provide an admin's session; what FLARE raises in it becomes a RunError that begins with `otherwise`."""
-    with admin_session(kit) as session:
-        try:
-            yield session
-        except (ConfigError, RunError):
-            raise
-        except Exception as error:  # FLARE has a dozen classes without a common base
-            why = clean_text(f"{type(error).__name__}: {error}", 300)
-            raise RunError(f"{otherwise} ({why}). `medflare job status` lists the jobs there are.") from None
 
 
 def _facts(entry: Any) -> ServerJob:

@@ -1,33 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An admin's commands for runs at a server, through FLARE's admin API: resume one, pause one."""
+"""An admin's session at a server, through FLARE's admin API."""
 
 from __future__ import annotations
 
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from medflare.core.errors import ConfigError, DataError, RunError
-from medflare.core.run_record import read_record
-from medflare.federation.server.controller import PAUSE_TOPIC
-from medflare.recipes.job import CLIENT_CONFIG, SERVER_CONFIG
-from medflare.wire.durable import read_json, write_json
+from medflare.core.errors import ConfigError, RunError
+from medflare.egress.failures import clean_text
+from medflare.wire.durable import read_json
 
 if TYPE_CHECKING:
     from nvflare.fuel.flare_api.flare_api import Session
 
 SECONDS = 30.0
 """For an answer of a busy server, or for a megabyte of a job to arrive; by itself FLARE waits five."""
-WATCH_SECONDS = 5.0
-"""Between two looks at a job."""
-ABORTED = "FINISHED:ABORTED"
-"""FLARE's word on a job that an admin ended."""
+
+
+class ServerAwayError(RunError):
+    """The server does not answer, or closed the session: it may later, and the job there may go on."""
 
 
 @contextmanager
@@ -36,7 +32,7 @@ def admin_session(kit: Path) -> Iterator[Session]:
 
     Raises:
         ConfigError: the folder is no admin's kit.
-        RunError: the server does not answer, or refuses.
+        ServerAwayError: the server does not answer, or refuses.
     """
     from nvflare.fuel.flare_api.flare_api import new_secure_session
 
@@ -53,7 +49,7 @@ def admin_session(kit: Path) -> Iterator[Session]:
             session = new_secure_session(user, str(kit), timeout=SECONDS)
             session.set_timeout(SECONDS)
     except Exception as error:  # FLARE raises what it likes where a server is down
-        raise RunError(
+        raise ServerAwayError(
             f"no session as {user} ({type(error).__name__}: {error}). Is the server running, and can this "
             "machine reach it?"
         ) from None
@@ -75,104 +71,26 @@ def wait_for_uploads() -> None:
     api.FileStreamer = SimpleNamespace(stream_file=partial(FileStreamer.stream_file, chunk_timeout=SECONDS))
 
 
-def resume_job(kit: Path, run: str) -> str:
-    """Submit the job of a run again, so that it goes on where it was; return the new job's id.
-
-    Args:
-        run: FLARE's id of its first job.
+@contextmanager
+def asking_session(kit: Path, otherwise: str) -> Iterator[Session]:
+    """Provide an admin's session; what FLARE raises in it becomes a RunError that begins with `otherwise`.
 
     Raises:
-        ConfigError: the kit is none. RunError: the server has no such job, or does not take the new one.
+        ConfigError: the folder is no admin's kit.
+        ServerAwayError: the server does not answer. RunError: it has no such job, or refuses.
     """
-    with admin_session(kit) as session, tempfile.TemporaryDirectory(prefix="medflare-resume-") as scratch:
-        try:
-            place = session.download_job_result(run, destination=scratch)
-            folder = point_to_run(_job_folder(Path(place)), run)
-            return str(session.submit_job(str(folder)))
-        except Exception as error:
-            if isinstance(error, ConfigError):
-                raise
-            raise RunError(
-                f"run {run} cannot be gone on with ({type(error).__name__}: {error}). `list_jobs` in FLARE's "
-                "console shows the jobs that the server knows."
-            ) from None
+    from nvflare.fuel.flare_api.api_spec import NoConnection, NoReply, SessionClosed
 
-
-def watch_job(kit: Path, run: str, job: str, say: Callable[[str], None]) -> str:
-    """Wait for the end of a job; while its processes die, go on with its run as often as the job allows.
-
-    Args:
-        run: FLARE's id of the run's first job. job: of the one that runs now.
-        say: takes each job that is submitted.
-
-    Returns:
-        FLARE's id of the last job.
-
-    Raises:
-        RunError: the run did not complete, and this does not change that.
-    """
-    resumed = 0
-    while True:
-        status = _wait(kit, job)
-        with admin_session(kit) as session, tempfile.TemporaryDirectory(prefix="medflare-watch-") as scratch:
-            place = Path(session.download_job_result(job, destination=scratch))
-            server = read_json(_job_folder(place) / SERVER_CONFIG)
-            allowed = int(server["workflows"][0]["args"].get("max_resumptions", 0))
-            ended, reason = _how_it_ended(place)
-        if ended in ("completed", "paused"):
-            return job
-        if ended == "failed" or status == ABORTED or resumed >= allowed:
-            raise RunError(f"run {run} is {ended} ({status}). {reason}")
-        job, resumed = resume_job(kit, run), resumed + 1
-        say(job)
-
-
-def _wait(kit: Path, job: str) -> str:
-    """Return FLARE's last word on a job. A server that is started again meanwhile is waited for."""
-    while True:
-        with suppress(RunError), admin_session(kit) as session:
-            while True:
-                status = str(session.get_job_meta(job)["status"])
-                if status.startswith(("FINISHED", "FAILED", "ABANDONED")):
-                    return status
-                time.sleep(WATCH_SECONDS)
-        time.sleep(WATCH_SECONDS)
-
-
-def _how_it_ended(place: Path) -> tuple[str, str]:
-    """Return (status, reason) of the record in a downloaded result; `running` where its process died."""
-    for file in sorted(place.glob("workspace/run.json")):
-        with suppress(DataError):
-            record = read_record(file)
-            return record.status, record.reason
-    return "running", "The server wrote no record."
-
-
-def pause_job(kit: Path, job: str) -> None:
-    """Ask a running job to end after its present round."""
     with admin_session(kit) as session:
         try:
-            session.do_app_command(job, PAUSE_TOPIC, {})
-        except Exception as error:
-            raise RunError(
-                f"job {job} cannot be paused ({type(error).__name__}: {error}). Is it running?"
-            ) from None
-
-
-def point_to_run(folder: Path, run: str) -> Path:
-    """Have both configurations of a job folder name the run that the job goes on with."""
-    server, client = read_json(folder / SERVER_CONFIG), read_json(folder / CLIENT_CONFIG)
-    server["workflows"][0]["args"]["resumes"] = run
-    client["executors"][0]["executor"]["args"]["resumes"] = run
-    write_json(folder / SERVER_CONFIG, server)
-    write_json(folder / CLIENT_CONFIG, client)
-    return folder
-
-
-def _job_folder(place: Path) -> Path:
-    """Return the job folder in a downloaded result."""
-    for meta in sorted(place.rglob("meta.json")):
-        content: Any = read_json(meta)
-        if (meta.parent / SERVER_CONFIG).is_file() and isinstance(content, dict):
-            return meta.parent
-    raise ConfigError(f"{place.name}: the server's copy of the job holds no job of medflare.")
+            yield session
+        except (ConfigError, RunError):
+            raise
+        except Exception as error:  # FLARE has a dozen classes without a common base
+            why = clean_text(f"{type(error).__name__}: {error}", 300)
+            if isinstance(error, NoConnection | NoReply | SessionClosed):
+                raise ServerAwayError(
+                    f"{otherwise}: the server does not answer ({why}). Is it running, and can this machine "
+                    "reach it?"
+                ) from None
+            raise RunError(f"{otherwise} ({why}). `medflare job status` lists the jobs there are.") from None

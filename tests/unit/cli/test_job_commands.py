@@ -9,11 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nvflare.fuel.flare_api.api_spec import JobNotFound, JobNotRunning, NoConnection, NoReply, SessionClosed
 
-from command_line import answer, facts, refusal
-from medflare.recipes import admin_jobs
+from command_line import answer, facts, medflare, refusal
+from medflare.core.errors import RunError
+from medflare.recipes import admin_jobs, admin_runs, admin_session
+from medflare.recipes.job import SERVER_CONFIG
+from medflare.wire.durable import write_json
 
 LISTED = {"job_id": "j1", "job_name": "fedmrg", "status": "RUNNING", "submit_time": "2026", "duration": "1"}
+
+
+class InTurn(list[Any]):
+    """Answers of which each is given once, and the last for ever."""
 
 
 class LyingSession:
@@ -25,6 +33,8 @@ class LyingSession:
     def __getattr__(self, name: str) -> Any:
         def call(*_: Any, **__: Any) -> Any:
             value = self.answers[name]
+            if isinstance(value, InTurn):
+                value = value.pop(0) if len(value) > 1 else value[0]
             if isinstance(value, Exception):
                 raise value
             return value
@@ -40,7 +50,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> LyingSession:
     def opened(kit: Path) -> Iterator[LyingSession]:
         yield session
 
-    monkeypatch.setattr(admin_jobs, "admin_session", opened)
+    monkeypatch.setattr(admin_session, "admin_session", opened)
+    for module in (admin_jobs, admin_runs):
+        monkeypatch.setattr(module, "WATCH_SECONDS", 0.0)
     return session
 
 
@@ -97,3 +109,79 @@ def test_a_job_that_cannot_run_is_not_sent(server: LyingSession) -> None:
 
 def test_a_folder_that_is_no_kit_is_named(tmp_path: Path) -> None:
     assert "is no admin's startup kit" in refusal(2, "job", "status", "--kit", tmp_path)
+
+
+RUNNING, ENDED = {"job_id": "j1", "status": "RUNNING"}, {"job_id": "j1", "status": "FINISHED:COMPLETED"}
+
+
+def in_round(number: int) -> dict[str, Any]:
+    return {"server": {"Progress": {"phase": "round", "round": number, "rounds": 20}}}
+
+
+def test_a_job_is_waited_for_and_each_of_its_rounds_is_said_once(server: LyingSession) -> None:
+    server.answers["get_job_meta"] = InTurn([RUNNING | {"status": "SUBMITTED"}, *[RUNNING] * 5, ENDED])
+    server.answers["show_stats"] = InTurn([{}, in_round(0), in_round(0), in_round(1), in_round(1)])
+    waited = medflare("job", "wait", "j1", *KIT)
+    assert waited.stderr.splitlines() == [
+        "SUBMITTED",
+        "RUNNING",
+        "RUNNING, round, round 1 of 20",
+        "RUNNING, round, round 2 of 20",
+        "FINISHED:COMPLETED",
+    ]
+    assert waited.stdout == "FINISHED:COMPLETED; `medflare job download j1` fetches the result\n"
+    server.answers["get_job_meta"] = ENDED
+    assert facts("job", "wait", "j1", *KIT) == {"job": "j1", "status": "FINISHED:COMPLETED"}
+
+
+@pytest.mark.parametrize(
+    "away", [NoConnection("cannot connect"), SessionClosed("by the server"), NoReply("")]
+)
+def test_a_server_that_is_started_again_is_waited_for(server: LyingSession, away: Exception) -> None:
+    server.answers["get_job_meta"] = InTurn([RUNNING, away, away, ENDED])
+    server.answers["show_stats"] = JobNotRunning("it ended in between")
+    first, gone, last = medflare("job", "wait", "j1", *KIT).stderr.splitlines()
+    assert (first, last) == ("RUNNING", "FINISHED:COMPLETED")
+    assert gone.startswith("the server does not answer; it is waited for")
+    assert type(away).__name__ in gone
+
+
+def test_a_job_whose_file_flare_writes_anew_is_not_lost(server: LyingSession) -> None:
+    """Seen on a busy machine: between two looks at a job that runs, FLARE knew of no such job."""
+    gone = JobNotFound("no such job")
+    server.answers["show_stats"] = {}
+    server.answers["get_job_meta"] = InTurn([RUNNING, gone, gone, gone, RUNNING, gone, ENDED])
+    assert medflare("job", "wait", "j1", *KIT).stderr.split() == ["RUNNING", "FINISHED:COMPLETED"]
+    server.answers["get_job_meta"] = InTurn([RUNNING, gone])
+    assert "nothing is known of job j1 (JobNotFound" in refusal(5, "job", "wait", "j1", *KIT)
+
+
+def test_a_server_that_never_answers_is_not_waited_for(server: LyingSession) -> None:
+    server.answers["get_job_meta"] = NoConnection("cannot connect")
+    said = refusal(5, "job", "wait", "j1", *KIT)
+    assert "nothing is known of job j1: the server does not answer (NoConnection: cannot connect)" in said
+    server.answers["get_job_meta"] = JobNotFound("no such job")
+    assert "`medflare job status` lists the jobs" in refusal(5, "job", "wait", "j1", *KIT)
+
+
+def test_a_job_that_ended_otherwise_or_too_late_is_an_error(server: LyingSession) -> None:
+    server.answers["get_job_meta"] = RUNNING | {"status": "FINISHED:ABORTED"}
+    assert "job j1 ended as FINISHED:ABORTED" in refusal(5, "job", "wait", "j1", *KIT)
+    server.answers["get_job_meta"], server.answers["show_stats"] = RUNNING, {"server": "no mapping"}
+    assert "job j1 has not ended. It goes on" in refusal(5, "job", "wait", "j1", *KIT, "--minutes", 0)
+    server.answers["get_job_meta"] = InTurn([RUNNING, NoConnection("gone")])
+    assert "has not ended" in refusal(5, "job", "wait", "j1", *KIT, "--minutes", 0.001)
+
+
+def test_a_watched_run_whose_server_is_started_again_is_watched_on(
+    server: LyingSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, a server that left within a session ended the watch."""
+    job = tmp_path / "job"
+    write_json(job / "meta.json", {})
+    write_json(job / SERVER_CONFIG, {"workflows": [{"args": {"max_resumptions": 0}}]})
+    server.answers["get_job_meta"] = InTurn([RUNNING, NoConnection("started again"), ENDED])
+    server.answers["show_stats"] = {}
+    server.answers["download_job_result"] = InTurn([SessionClosed("started again"), str(tmp_path)])
+    with pytest.raises(RunError, match=r"run j1 is running .* The server wrote no record"):
+        admin_runs.watch_job(Path("kit"), "j1", "j1", print)

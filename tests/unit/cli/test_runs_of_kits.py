@@ -20,7 +20,7 @@ from medflare.core.process_identity import ProcessIdentity
 from medflare.core.run_record import RunRecord, read_record
 from medflare.federation.server.run_state import RunState, save_state
 from medflare.recipes import run_registry
-from medflare.recipes.admin_session import point_to_run
+from medflare.recipes.admin_runs import point_to_run
 from medflare.recipes.job_reader import read_job
 from medflare.wire.durable import write_json
 
