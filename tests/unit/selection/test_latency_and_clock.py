@@ -85,7 +85,8 @@ def test_seconds_that_are_none_are_refused(timing: tuple[float, float]) -> None:
 
 
 def test_settings_that_cannot_be_are_refused_together() -> None:
-    with pytest.raises(ConfigError, match=r"^latencies: smoothing is 0.*; quantile is 2.*; window is 0; expected 1 or more\.$"):
+    words = r"^latencies: smoothing is 0.*; quantile is 2.*; window is 0; expected 1 or more\.$"
+    with pytest.raises(ConfigError, match=words):
         Latencies(smoothing=0, quantile=2, window=0)
 
 
