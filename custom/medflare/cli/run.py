@@ -306,6 +306,7 @@ def outcome(record_path: Path, page: bool = True) -> dict[str, Any]:
         paths["page"] = str(write_page(record_path))
     return {
         "status": record.status,
+        "reason": record.reason,
         "rounds": len(record.rounds),
         "results": [row.as_json() for row in rows_of([record])],
         "paths": paths,
@@ -313,16 +314,22 @@ def outcome(record_path: Path, page: bool = True) -> dict[str, Any]:
 
 
 def show(console: Any, record_path: Path, facts: dict[str, Any]) -> None:
-    """The results table and where everything lies."""
+    """The results table, how the run ended where it was not well, and where everything lies."""
     import os
 
     from rich.table import Table
+    from rich.text import Text
 
     from medflare.core.run_record import read_record
+    from medflare.egress.failures import clean_text
     from medflare.reporting.score_rows import rows_of
     from medflare.reporting.tables import results_table
 
     record = read_record(record_path)
+    if record.status != "completed":
+        state = "its processes died" if record.status == "running" else record.status
+        words = f"the run is not complete: {state}. {clean_text(record.reason, 500)}"
+        console.print(Text(words.strip(), style="bold yellow"))
     console.print(results_table(rows_of([record]), SHOWN, protections=record.protections))
     places = Table(title="what the run made", show_header=False, title_justify="left")
     for name, path in facts["paths"].items():

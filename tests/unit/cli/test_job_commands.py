@@ -13,6 +13,7 @@ from nvflare.fuel.flare_api.api_spec import JobNotFound, JobNotRunning, NoConnec
 
 from command_line import answer, facts, medflare, refusal
 from medflare.core.errors import RunError
+from medflare.core.run_record import RunRecord
 from medflare.recipes import admin_jobs, admin_runs, admin_session
 from medflare.recipes.job import SERVER_CONFIG
 from medflare.wire.durable import write_json
@@ -91,6 +92,29 @@ def test_a_result_outside_the_folder_is_refused(server: LyingSession, tmp_path: 
     server.answers["download_job_result"] = str(tmp_path / "elsewhere")
     said = refusal(5, "job", "download", "j1", *KIT, "--to", tmp_path / "results")
     assert "outside" in said
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        ("stopped", "the run is not complete: stopped. an admin ended it"),
+        ("running", "the run is not complete: its processes died."),
+        ("completed", ""),
+    ],
+)
+def test_a_downloaded_run_says_how_it_ended(
+    server: LyingSession, tmp_path: Path, status: Any, words: str
+) -> None:
+    folder = tmp_path / "results" / "j2" / "workspace"
+    folder.mkdir(parents=True)
+    reason = "an admin\x1b[2J ended it" if status == "stopped" else ""
+    RunRecord(job="fedmrg", method="fedmrg", run_id="r", started="now", status=status, reason=reason).write(
+        folder / "run.json"
+    )
+    server.answers["download_job_result"] = str(folder.parent)
+    shown = answer("job", "download", "j1", *KIT, "--to", tmp_path / "results", "--no-page")
+    assert (words in shown) if words else ("not complete" not in shown)
+    assert "\x1b[2J" not in shown
 
 
 def test_what_flare_raises_becomes_a_sentence_with_a_next_step(server: LyingSession) -> None:
