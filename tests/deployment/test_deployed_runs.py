@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,15 @@ def private_words(cohorts: Path) -> set[bytes]:
     words = {str(row[key]) for row in rows for key in ("patient_id", "study_id", "note_id") if row.get(key)}
     words |= {Path(row["image"]).name for row in rows if "image" in row}
     return {word.encode() for word in words | {deployed_jobs.CANARY, str(cohorts)}}
+
+
+def test_the_search_looks_into_archives_and_survives_bytes_that_look_like_the_end_of_one(
+    tmp_path: Path,
+) -> None:
+    with zipfile.ZipFile(tmp_path / "run", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("metrics.json", "patient-17 " * 50)
+    (tmp_path / "key").write_bytes(b"\xff" * 100 + b"PK\x05\x06" + b"\xff" * 100)
+    assert found_in(tmp_path, [b"patient-17"]) == ["metrics.json: b'patient-17'"]
 
 
 def test_no_report_image_or_patient_of_a_site_is_found_outside_it(
