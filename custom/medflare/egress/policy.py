@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -139,6 +139,22 @@ class Policy:
                 *_listed("roles", "role", role, rules.roles),
             ]
         )
+
+    def signed(self, *, job: str, signers: Sequence[tuple[str, str, str]]) -> None:
+        """Check who signed a job's files, whatever the server said of its submitter.
+
+        Args:
+            signers: (name, organisation, role) of each; none where nobody of the federation signed all files.
+        """
+        rules = self.rules
+        persons = {"submitters": rules.submitters, "organisations": rules.organisations, "roles": rules.roles}
+        limited = [key for key, patterns in persons.items() if "*" not in patterns]
+        if limited and not signers:
+            self._raise(
+                [_refusal(key, "no admin of this federation signed the job's files") for key in limited]
+            )
+        for name, organisation, role in signers:
+            self.submitted(job=job, submitter=name, organisation=organisation, role=role)
 
     def resume(self) -> None:
         """Check whether a job may go on with the run of an earlier one."""

@@ -30,6 +30,7 @@ from nvflare.app_common.job_launcher.process_launcher import ProcessHandle
 from nvflare.app_common.storages.filesystem_storage import FilesystemStorage
 from nvflare.fuel.sec.security_content_service import LoadResult, SecurityContentManager
 from nvflare.fuel.utils import fobs
+from nvflare.lighter.utils import verify_folder_signature_and_get_signers
 from nvflare.utils.job_launcher_utils import get_credential_env
 from nvflare.utils.process_utils import spawn_process
 from nvflare.widgets.info_collector import GroupInfoCollector, InfoCollector
@@ -71,6 +72,7 @@ __all__ = [
     "make_reply",
     "register_tensors",
     "spawn_process",
+    "verify_folder_signature_and_get_signers",
 ]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from medflare.core.errors import ConfigError, DataError, RunError
 from medflare.core.run_record import read_record
 from medflare.federation.server.controller import PAUSE_TOPIC
+from medflare.recipes.admin_downloads import check_signed
 from medflare.recipes.admin_jobs import WATCH_SECONDS, wait_for_job
 from medflare.recipes.admin_session import ServerAwayError, admin_session, asking_session
 from medflare.recipes.job import CLIENT_CONFIG, SERVER_CONFIG
@@ -29,16 +30,18 @@ def resume_job(kit: Path, run: str) -> str:
         run: FLARE's id of its first job.
 
     Raises:
-        ConfigError: the kit is none. RunError: the server has no such job, or does not take the new one.
+        ConfigError: the kit is none.
+        RunError: the server has no such job or shows none that an admin signed, or takes no new one.
     """
     with admin_session(kit) as session, tempfile.TemporaryDirectory(prefix="medflare-resume-") as scratch:
         try:
             place = session.download_job_result(run, destination=scratch)
-            folder = point_to_run(_job_folder(Path(place)), run)
-            return str(session.submit_job(str(folder)))
+            folder = _job_folder(Path(place))
+            check_signed(folder, kit)
+            return str(session.submit_job(str(point_to_run(folder, run))))
+        except (ConfigError, RunError):
+            raise
         except Exception as error:
-            if isinstance(error, ConfigError):
-                raise
             raise RunError(
                 f"run {run} cannot be gone on with ({type(error).__name__}: {error}). `list_jobs` in FLARE's "
                 "console shows the jobs that the server knows."

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from medflare.core.errors import ConfigError, RunError
 from medflare.egress.failures import clean_text
+from medflare.recipes.admin_downloads import check_downloads
 from medflare.wire.durable import read_json
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def admin_session(kit: Path) -> Iterator[Session]:
             wait_for_uploads()
             session = new_secure_session(user, str(kit), timeout=SECONDS)
             session.set_timeout(SECONDS)
+            check_downloads(session.api)
     except Exception as error:  # FLARE raises what it likes where a server is down
         raise ServerAwayError(
             f"no session as {user} ({type(error).__name__}: {error}). Is the server running, and can this "

@@ -28,6 +28,7 @@ from medflare.federation.engine import (
     make_reply,
 )
 from medflare.federation.flare_messages import failure_reply, read_request, reply
+from medflare.federation.signed_files import Signer
 from medflare.federation.site.policy import policy_of
 from medflare.federation.site.settings import ExecutorSettings
 from medflare.federation.site.site_run import SiteRun
@@ -75,6 +76,7 @@ class LearnerExecutor(Executor):
         self.protection: SiteProtection | None = None
         self.state_reserve: DiskReserve | None = None
         self.run_lock: FolderLock | None = None
+        self.signers: list[Signer] | None = None
 
     @staticmethod
     def check_method(method: str) -> None:
@@ -113,6 +115,7 @@ class LearnerExecutor(Executor):
         egress = self._egress_for(request, run)
         self._check_protection(request)
         digest = self._check_settings(request)
+        self._check_signers(egress, run)
         self._bind(request, digest, egress, run)
         egress.work = f"{request.uplink}:{request.work}" if request.work else ""
         self.state_reserve = run.hold_state_space(request) or self.state_reserve
@@ -207,6 +210,19 @@ class LearnerExecutor(Executor):
                 "nothing was done. A job's settings can name no variable of a site."
             )
         return digest
+
+    def _check_signers(self, egress: Egress, run: SiteRun) -> None:
+        """Hold the rules on submitters against who signed the job, before anything of a request is done.
+
+        `SitePolicy` asked before deployment, of the submitter whom the server named.
+
+        Raises:
+            PolicyError: a rule refuses one of them, or nobody signed and a rule names somebody.
+        """
+        if run.signs:
+            self.signers = run.read_signers() if self.signers is None else self.signers
+            persons = [(signer.name, signer.organisation, signer.role) for signer in self.signers]
+            egress.policy.signed(job=egress.job_name, signers=persons)
 
     def _run_task(self, request: messages.Request, run: SiteRun, abort: Signal) -> TaskResult:
         """Run a task in the worker, within the smaller of the site's and the server's deadline."""

@@ -13,6 +13,7 @@ from typing import Any
 from medflare.egress import ledger
 from medflare.egress.failures import MessageError
 from medflare.federation.engine import FLContext
+from medflare.federation.signed_files import ROOT_CERTIFICATE, Signer, read_signers
 from medflare.federation.site.policy import job_meta, job_name
 from medflare.federation.site.settings import ExecutorSettings
 from medflare.protocol.messages import Request
@@ -71,6 +72,15 @@ class SiteRun:
     def folder(self) -> Path:
         """FLARE's folder of the job at this site, which it empties when the job is deployed again."""
         return Path(self._workspace.get_run_dir(self.job))
+
+    @property
+    def signs(self) -> bool:
+        """Whether jobs are signed here: in a startup kit, and not in a simulator."""
+        return (self.root / ROOT_CERTIFICATE).is_file()
+
+    def read_signers(self) -> list[Signer]:
+        """Return the admins who signed the job's configuration at this site."""
+        return read_signers(Path(self._workspace.get_app_config_dir(self.job)), self.root)
 
     @property
     def state(self) -> Path:

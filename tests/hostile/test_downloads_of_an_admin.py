@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server that lies to an admin who fetches a result or goes on with a run, through FLARE's own client."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from nvflare.fuel.flare_api.flare_api import Session
+from nvflare.fuel.hci.client.file_transfer import FileTransferModule
+from nvflare.fuel.hci.cmd_arg_utils import split_to_args
+
+from federation_root import Root
+from medflare.core.errors import RunError
+from medflare.recipes import admin_runs
+from medflare.recipes.admin_downloads import check_downloads
+from medflare.recipes.admin_runs import resume_job
+from medflare.recipes.job import CLIENT_CONFIG, SERVER_CONFIG
+from medflare.wire.durable import write_json
+
+HONEST = {"tx_id": "3f2c0d6e-1111-4a4a-8a8a-0123456789ab", "source_fqcn": "server"}
+SECRET = "what the server wants to be somewhere"
+
+
+class Client:
+    """FLARE's admin client without a network: its own file transfer, and a server's answers."""
+
+    closed = False
+
+    def __init__(self, folder: Path, offer: dict[str, Any]) -> None:
+        self.offer, self.files = offer, FileTransferModule(upload_dir=str(folder), download_dir=str(folder))
+
+    def do_command(self, command: str, props: Any = None) -> Any:
+        args = split_to_args(command)
+        entry = SimpleNamespace(full_command_name=lambda: args[0], usage="")
+        ctx = SimpleNamespace(get_api=lambda: self, get_command_entry=lambda: entry)
+        ctx.set_requester = lambda requester: setattr(ctx, "requester", requester)
+        ctx.set_command_result = lambda result: setattr(ctx, "result", result)
+        ctx.get_command = lambda: command
+        pull = self.files.pull_binary_file if args[0] == "pull_binary_file" else self.files.pull_folder
+        return pull(args, ctx)
+
+    def server_execute(self, command: str, cmd_ctx: Any = None) -> Any:
+        if cmd_ctx is None:
+            return {"status": "SUCCESS", "meta": {"status": "ok", **self.offer}}
+        cmd_ctx.requester.send_request(self, None, cmd_ctx)
+        return cmd_ctx.result
+
+    def download_file(self, source: str, ref: str, place: str) -> int:
+        Path(place).parent.mkdir(parents=True, exist_ok=True)
+        return Path(place).write_text(SECRET)
+
+    def debug(self, text: str) -> None: ...
+
+    def fire_session_event(self, event: str, text: str) -> None: ...
+
+
+def session(folder: Path, offer: dict[str, Any]) -> Session:
+    opened = object.__new__(Session)
+    folder.mkdir(exist_ok=True)
+    opened.api = Client(folder, offer)
+    return opened
+
+
+def places(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def attacks(folder: Path) -> dict[str, dict[str, Any]]:
+    files = [["config.json", "r1"]]
+    return {
+        "a name that climbs": {**HONEST, "files": [["../../../elsewhere/authorized_keys", "r1"]]},
+        "an absolute name": {**HONEST, "files": [[str(folder / "elsewhere/authorized_keys"), "r1"]]},
+        "a transfer that climbs": {**HONEST, "tx_id": "/../../../elsewhere", "files": files},
+        "a place to move": {"location": str(folder / "elsewhere")},
+    }
+
+
+NAMES = list(attacks(Path("/")))
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """An admin's machine: a kit's folder for transfers, and something that no server may touch."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/mine").write_text("mine")
+    (tmp_path / "kit").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_flares_client_alone_would_do_it(home: Path, name: str) -> None:
+    """The positive control: without the check, each attack writes or moves what it must not."""
+    transfers = home / "kit/transfer"
+    transfers.mkdir()
+    session(transfers, attacks(home)[name]).download_job_result("j1", destination=str(home / "results"))
+    assert places(home / "elsewhere") != ["mine"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_server_writes_and_moves_nothing_on_an_admins_machine(
+    home: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lying = session(home / "kit/transfer", attacks(home)[name])
+    check_downloads(lying.api)
+    before = places(home)
+    with pytest.raises(RunError, match="no honest one does"):
+        lying.download_job_result("j1", destination=str(home / "results"))
+    assert places(home) == before
+
+
+def test_an_honest_servers_files_arrive(home: Path) -> None:
+    honest = session(
+        home / "kit/transfer", {**HONEST, "files": [["workspace/a b.json", "r1"], ["meta.json", "r2"]]}
+    )
+    check_downloads(honest.api)
+    honest.download_job_result("j1", destination=str(home / "results"))
+    assert places(home / "results") == ["j1/meta.json", "j1/workspace/a b.json"]
+
+
+# ---- a run that is gone on with ----------------------------------------------------------------------------
+
+
+@dataclass
+class Server:
+    """A session at a server that shows some folder as the job of any run."""
+
+    shown: Path
+    submitted: list[Path] = field(default_factory=list)
+
+    def download_job_result(self, run: str, destination: str) -> str:
+        return str(shutil.copytree(self.shown, Path(destination) / run))
+
+    def submit_job(self, folder: str) -> str:
+        self.submitted.append(Path(folder))
+        return "j2"
+
+
+@pytest.fixture
+def root() -> Root:
+    return Root()
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """A job folder as an admin submits it."""
+    folder = tmp_path / "shown/fedmrg"
+    (folder / "app/config").mkdir(parents=True)
+    write_json(folder / "meta.json", {"name": "fedmrg"})
+    write_json(folder / SERVER_CONFIG, {"workflows": [{"args": {}}]})
+    write_json(folder / CLIENT_CONFIG, {"executors": [{"executor": {"args": {"protection": "mask"}}}]})
+    return folder
+
+
+def without_masks(folder: Path, root: Root) -> None:
+    """The change that a server would want: the job's updates in the clear."""
+    write_json(folder / CLIENT_CONFIG, {"executors": [{"executor": {"args": {"protection": "none"}}}]})
+
+
+def signed_by_the_server(folder: Path, root: Root) -> None:
+    without_masks(folder, root)
+    root.sign(folder, "server", role=None)
+
+
+def signed_under_another_root(folder: Path, root: Root) -> None:
+    without_masks(folder, root)
+    Root().sign(folder, "lead@hospital-a.org")
+
+
+def a_file_more(folder: Path, root: Root) -> None:
+    (folder / "app/learner.py").write_text("")
+
+
+@pytest.fixture
+def server(job: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
+    shown = Server(job.parent)
+    monkeypatch.setattr(admin_runs, "admin_session", lambda kit: nullcontext(shown))
+    return shown
+
+
+def test_an_admin_goes_on_with_the_job_that_an_admin_signed(
+    server: Server, root: Root, job: Path, tmp_path: Path
+) -> None:
+    root.sign(job, "lead@hospital-a.org")
+    assert resume_job(root.write(tmp_path / "kit"), "j1") == "j2"
+    assert len(server.submitted) == 1
+
+
+@pytest.mark.parametrize(
+    "change", [without_masks, signed_by_the_server, signed_under_another_root, a_file_more]
+)
+def test_an_admin_signs_no_job_that_the_server_made(
+    server: Server, root: Root, job: Path, tmp_path: Path, change: Callable[[Path, Root], None]
+) -> None:
+    root.sign(job, "lead@hospital-a.org")
+    change(job, root)
+    with pytest.raises(RunError, match="not what an admin of this federation signed"):
+        resume_job(root.write(tmp_path / "kit"), "j1")
+    assert server.submitted == []
