@@ -16,6 +16,7 @@ from deployed_jobs import Simulated
 from deployed_records import assert_same_adapter, contents, differences, facts, found_in
 from transformers import AutoModelForCausalLM
 
+from medflare.federation.signed_files import Signer, read_signers
 from medflare.wire.files import load_tensors
 
 RUNS = ("fedmrg", "fed_medlora")
@@ -90,6 +91,15 @@ def test_every_site_has_a_ledger_of_all_it_sent(
         assert {line["job"] for line in lines} == {run.job_id}
         assert {"prepare", "fit", "evaluate", "finish"} <= {line["task"] for line in lines}
         assert sum(line["bytes"] for line in lines) == sent > 0
+
+
+def test_every_site_reads_from_the_job_who_signed_it(
+    federation: Federation, deployed_run: tuple[str, Finished]
+) -> None:
+    for site in SITES:
+        (config,) = federation.run_folder(site, deployed_run[1].job_id).glob("app*/config")
+        (signer,) = read_signers(config, federation.kits / site)
+        assert signer == Signer(ADMIN, "coordinator", "project_admin")
 
 
 def private_words(cohorts: Path) -> set[bytes]:
