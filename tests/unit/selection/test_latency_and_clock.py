@@ -10,6 +10,7 @@ import time
 import numpy as np
 import pytest
 
+from medflare.core.data_order import derived_seed
 from medflare.core.errors import ConfigError
 from medflare.core.timing import Timing
 from medflare.selection.baselines import UniformSelector
@@ -116,8 +117,27 @@ def test_a_synchronous_round_waits_for_the_slowest_or_the_deadline() -> None:
     assert clock.now == 13.0
     assert clock.advance({"a": Timing(1, 1)}, deadline=8.0) == []
     assert clock.now == 15.0
-    with pytest.raises(ValueError, match="sites c never answer"):
-        clock.advance({"c": None})
+    with pytest.raises(ValueError, match="sites c, d never answer"):
+        clock.advance({"d": None, "c": None})
+    assert clock.advance({"a": Timing(4, 4)}, deadline=8.0) == [], "just in time"
+    assert clock.now == 23.0
+    assert clock.advance({}) == []
+    assert clock.now == 23.0
+
+
+def test_both_times_vary_by_themselves_and_from_seed_site_and_round_alone() -> None:
+    """Golden: e^(jitter z) for the first two normal numbers of the seed that `derived_seed` makes."""
+    profile = SiteProfile(seconds_per_example=0.1, down=80, up=8, overhead=1.0, jitter=0.5)
+    clock = SimulatedClock({"a": profile, "b": profile})
+    random = np.random.default_rng(derived_seed(0, "timing", "a", 4))
+    slower, farther = np.exp(0.5 * random.standard_normal(2))
+    assert clock.timing("a", 4, 50, 10_000_000, 1_000_000) == pytest.approx((6 * slower, 2 * farther))
+    assert clock.timing("b", 4, 50, 0, 0) != clock.timing("a", 4, 50, 0, 0)
+
+
+def test_a_site_without_profile_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"site 'c' has no latency profile\. Profiles: a, b\."):
+        SimulatedClock({"b": FAST, "a": FAST}).timing("c", 0, 1, 0, 0)
 
 
 def test_an_unreliable_site_vanishes_as_often_as_its_profile_says() -> None:

@@ -38,6 +38,8 @@ def test_power_of_choice_takes_the_highest_losses_of_its_candidates_with_equal_w
     losses = {"a": 1.0, "b": 0.5, "c": 3.0, "d": 2.0}
     sample = PowerOfChoiceSelector(2, 4).choose(0, SHARES, known(losses), np.random.default_rng(0))
     assert sample.weights == {"c": 0.5, "d": 0.5}
+    assert sample.counts == {"c": 1, "d": 1}
+    assert sample.probabilities == {"a": 0.0, "b": 0.0, "c": 1.0, "d": 1.0}
     del losses["b"]
     sample = PowerOfChoiceSelector(2, 4).choose(0, SHARES, known(losses), np.random.default_rng(0))
     assert sample.sites == ["b", "c"], "a site that never trained comes first"
@@ -148,3 +150,19 @@ def test_too_few_sites_and_too_few_candidates_are_named() -> None:
             selector.choose(0, SHARES, SiteStatistics(), np.random.default_rng(0), 5)
     with pytest.raises(ConfigError, match="candidates is 2, and 3 of them must train"):
         make_rule("power_of_choice", {"clients": 3, "candidates": 2})
+
+
+def test_settings_of_power_of_choice_reach_its_choice() -> None:
+    rule = make_rule("power_of_choice", {"clients": 3, "candidates": 3})
+    assert rule.selector == PowerOfChoiceSelector(3, 3)  # type: ignore[attr-defined]
+
+
+def test_a_loss_of_zero_is_taken_and_others_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    rule, examples = make_rule("power_of_choice", {"clients": 3}), dict.fromkeys("abc", 10)
+    rule.sample_clients(0, 7, examples, list(examples))  # type: ignore[attr-defined]
+    rule.begin({"w": torch.zeros(1)})
+    for site, metrics in {"a": {"loss": 0.0}, "b": {"loss": -1.0}, "c": {}}.items():
+        rule.add(site, Update(delta={"w": torch.ones(1)}, examples=10, metrics=metrics))
+    assert rule.known.losses == {"a": 0.0}  # type: ignore[attr-defined]
+    words = ("loss of b is -1.0; the site keeps the loss before.", "loss of c is nan; the site keeps")
+    assert [text.startswith(word) for text, word in zip(caplog.messages, words, strict=True)] == [True, True]
