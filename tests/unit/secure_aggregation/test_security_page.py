@@ -41,7 +41,7 @@ CLAIMS = [row for section in SECTIONS for row in rows_of(section)]
 @pytest.mark.parametrize("row", CLAIMS, ids=lambda row: row.split("|")[1].strip())
 def test_every_claim_names_tests_that_exist(row: str) -> None:
     cells = [cell.strip() for cell in row.strip("|").split(" | ")]
-    assert re.fullmatch(r"[SJORTLP]\d+", cells[0]), "a claim begins with its id"
+    assert re.fullmatch(r"[SAJORTLP]\d+", cells[0]), "a claim begins with its id"
     named = REFERENCE.findall(cells[-1])
     assert REFERENCE.sub("", cells[-1]).strip(" ,|") == "", "the last column holds tests and nothing else"
     assert named, "a claim without an attack test"
@@ -50,7 +50,7 @@ def test_every_claim_names_tests_that_exist(row: str) -> None:
 
 def test_ids_are_unique_and_in_order() -> None:
     ids = [row.split("|")[1].strip() for row in CLAIMS]
-    numbers = {letter: [int(name[1:]) for name in ids if name[0] == letter] for letter in "SJORTLP"}
+    numbers = {letter: [int(name[1:]) for name in ids if name[0] == letter] for letter in "SAJORTLP"}
     assert all(found == list(range(1, len(found) + 1)) and found for found in numbers.values()), numbers
 
 
