@@ -69,7 +69,9 @@ class PolicyConfig(Settings):
         default=ANY, description="names of jobs that may run here; patterns with * and ?"
     )
     methods: NamePatterns = Field(default=ANY, description="methods that may run here (medflare methods)")
-    submitters: NamePatterns = Field(default=ANY, description="who may sign a job: names of their certificates")
+    submitters: NamePatterns = Field(
+        default=ANY, description="who may sign a job: names of their certificates"
+    )
     organisations: NamePatterns = Field(default=ANY, description="organisations whose people may submit")
     roles: NamePatterns = Field(default=ANY, description="roles that may submit: project_admin, lead, ...")
     require: NamePatterns = Field(
