@@ -11,6 +11,7 @@ import pytest
 import torch
 from nvflare.fuel.utils import fobs
 
+from federation_root import Root
 from medflare.federation import engine, engine_jobs
 
 ROOM = Path(engine.__file__).parent
@@ -45,6 +46,18 @@ def test_torch_tensors_travel_because_the_decomposer_is_registered() -> None:
     state = {"w": torch.randn(3).to(torch.bfloat16)}
     back = fobs.loads(fobs.dumps(state))
     assert torch.equal(back["w"], state["w"])
+
+
+def test_signers_of_a_folder_are_named_by_their_certificates(tmp_path: Path) -> None:
+    root, folder = Root(), tmp_path / "job"
+    (folder / "app").mkdir(parents=True)
+    (folder / "app/config.json").write_text("{}")
+    root.sign(folder, "lead@hospital-a.org", "hospital_a", "lead")
+    certificate = str(root.write(tmp_path) / "startup/rootCA.pem")
+    read = engine.verify_folder_signature_and_get_signers
+    assert read(str(folder), certificate) == (True, [("lead@hospital-a.org", "hospital_a", "lead")])
+    (folder / "app/config.json").write_text("{ }")
+    assert read(str(folder), certificate) == (False, [])
 
 
 @pytest.mark.parametrize(

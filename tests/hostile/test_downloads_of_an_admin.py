@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +25,8 @@ from medflare.recipes.job import CLIENT_CONFIG, SERVER_CONFIG
 from medflare.wire.durable import write_json
 
 HONEST = {"tx_id": "3f2c0d6e-1111-4a4a-8a8a-0123456789ab", "source_fqcn": "server"}
+BROKEN = ["config.json", "broken"]
+"""A file that does not arrive: FLARE's client deletes the folder of the transfer then."""
 SECRET = "what the server wants to be somewhere"
 
 
@@ -52,7 +54,9 @@ class Client:
         cmd_ctx.requester.send_request(self, None, cmd_ctx)
         return cmd_ctx.result
 
-    def download_file(self, source: str, ref: str, place: str) -> int:
+    def download_file(self, source: str, ref: str, place: str) -> int | None:
+        if ref == BROKEN[1]:
+            return None
         Path(place).parent.mkdir(parents=True, exist_ok=True)
         return Path(place).write_text(SECRET)
 
@@ -78,6 +82,8 @@ def attacks(folder: Path) -> dict[str, dict[str, Any]]:
         "a name that climbs": {**HONEST, "files": [["../../../elsewhere/authorized_keys", "r1"]]},
         "an absolute name": {**HONEST, "files": [[str(folder / "elsewhere/authorized_keys"), "r1"]]},
         "a transfer that climbs": {**HONEST, "tx_id": "/../../../elsewhere", "files": files},
+        "a transfer that climbs and fails": {**HONEST, "tx_id": "/../../../elsewhere", "files": [BROKEN]},
+        "files that are no list": {**HONEST, "tx_id": "/../../../elsewhere", "files": (files[0],)},
         "a place to move": {"location": str(folder / "elsewhere")},
     }
 
@@ -96,17 +102,17 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_flares_client_alone_would_do_it(home: Path, name: str) -> None:
-    """The positive control: without the check, each attack writes or moves what it must not."""
+    """The positive control: without the check, each attack writes, deletes or moves what it must not."""
     transfers = home / "kit/transfer"
     transfers.mkdir()
-    session(transfers, attacks(home)[name]).download_job_result("j1", destination=str(home / "results"))
+    (transfers / "j1__").mkdir()
+    with suppress(RuntimeError):  # of the transfer that fails
+        session(transfers, attacks(home)[name]).download_job_result("j1", destination=str(home / "results"))
     assert places(home / "elsewhere") != ["mine"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_server_writes_and_moves_nothing_on_an_admins_machine(
-    home: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_writes_and_moves_nothing_on_an_admins_machine(home: Path, name: str) -> None:
     lying = session(home / "kit/transfer", attacks(home)[name])
     check_downloads(lying.api)
     before = places(home)

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from medflare.federation.engine import verify_folder_signature_and_get_signers
 
@@ -12,8 +12,7 @@ ROOT_CERTIFICATE = Path("startup") / "rootCA.pem"
 """In a startup kit; a simulator has none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Signer:
+class Signer(NamedTuple):
     """An admin, as the certificate says."""
 
     name: str

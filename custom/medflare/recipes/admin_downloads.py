@@ -12,14 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from medflare.core.errors import RunError
-from medflare.egress.failures import clean_text
 from medflare.federation.signed_files import read_signers
+from medflare.protocol.strict_model import RunId, SiteName, StrictModel, in_words
 
-NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$"
-"""One word, which is no path."""
 MOST_FILES = 10_000
 
 
@@ -31,18 +29,15 @@ def _relative(name: str) -> str:
     return name
 
 
-_Word = Annotated[str, Field(pattern=NAME)]
 _FileName = Annotated[str, Field(max_length=500), AfterValidator(_relative)]
 
 
-class _Offer(BaseModel):
-    """Files of a server, in FLARE's words."""
+class _Offer(StrictModel):
+    """Files that a server offers for download, in FLARE's words; each has a name and a number."""
 
-    model_config = ConfigDict(strict=True)
-
-    tx_id: _Word
-    source_fqcn: _Word
-    files: Annotated[list[tuple[_FileName, _Word]], Field(min_length=1, max_length=MOST_FILES)]
+    tx_id: RunId
+    source_fqcn: SiteName
+    files: Annotated[list[tuple[_FileName, RunId]], Field(min_length=1, max_length=MOST_FILES)]
 
 
 def check_downloads(api: Any) -> None:
@@ -70,14 +65,15 @@ def check_downloads(api: Any) -> None:
 
 
 def _check_offer(meta: Mapping[str, Any]) -> None:
+    offered = {name: meta.get(name) for name in _Offer.model_fields}
+    if isinstance(offered["files"], list):
+        offered["files"] = [tuple(file) if isinstance(file, list) else file for file in offered["files"]]
     try:
-        files = [tuple(entry) if isinstance(entry, list) else entry for entry in meta["files"]]
-        _Offer.model_validate({**meta, "files": files})
-    except (ValidationError, TypeError) as error:
-        found = error.errors()[0]["input"] if isinstance(error, ValidationError) else meta["files"]
+        _Offer.model_validate(offered)
+    except ValidationError as error:
         raise RunError(
-            f"the server offers files as no honest one does ({clean_text(repr(found), 100)}); nothing was "
-            "written. Ask who runs the server."
+            f"the server offers files as no honest one does ({in_words(error)}); nothing was written. Ask "
+            "who runs the server."
         ) from None
 
 

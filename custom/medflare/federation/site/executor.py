@@ -221,8 +221,7 @@ class LearnerExecutor(Executor):
         """
         if run.signs:
             self.signers = run.read_signers() if self.signers is None else self.signers
-            persons = [(signer.name, signer.organisation, signer.role) for signer in self.signers]
-            egress.policy.signed(job=egress.job_name, signers=persons)
+            egress.policy.signed(job=egress.job_name, signers=self.signers)
 
     def _run_task(self, request: messages.Request, run: SiteRun, abort: Signal) -> TaskResult:
         """Run a task in the worker, within the smaller of the site's and the server's deadline."""
