@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -52,7 +53,7 @@ def run(given: argparse.Namespace) -> int:
         left_out += (f"{comparison.name} {unit}" for unit in found.left_out)
     codes = [process.wait() for process in others]
     for comparison in comparisons:
-        print(write_page(comparison, given.out, given.out / "pages"))
+        print(write_page(comparison, given.out, given.out / "pages", _command(given, comparison)))
     if left_out:
         print(f"{len(left_out)} unit(s) left out, which need what is not here: {', '.join(left_out)}")
     if failed or any(code not in (0, LEFT_OUT) for code in codes):
@@ -63,7 +64,7 @@ def run(given: argparse.Namespace) -> int:
 def page(given: argparse.Namespace) -> int:
     """Write the pages of what is there."""
     for comparison in _comparisons(given):
-        print(write_page(comparison, given.out, given.pages))
+        print(write_page(comparison, given.out, given.pages, _command(given, comparison)))
     return 0
 
 
@@ -84,20 +85,33 @@ def _comparisons(given: argparse.Namespace) -> list[Comparison]:
         methods=given.methods,
         seeds=given.seeds,
         settings=read_pairs(given.set),
+        against=getattr(given, "against", None),
     )
     chosen = names() if given.names == ["all"] else given.names
     return [Comparison.read(name, wanted, given.small) for name in chosen]
 
 
+def _command(given: argparse.Namespace, comparison: Comparison) -> str:
+    """The command that writes a comparison's page."""
+    words = ["page", comparison.name, *_selected(given)]
+    if comparison.reference:
+        words += ["--against", comparison.reference]
+    return "python -m method_comparison " + shlex.join(words)
+
+
 def _worker_arguments(given: argparse.Namespace) -> list[str]:
     """What a process gets that shares the units of this one; it writes no page of its own."""
-    found = ["run", *given.names, "--out", str(given.out)]
+    minutes = [] if given.minutes is None else ["--minutes", str(given.minutes)]
+    return ["run", *given.names, *_selected(given), *minutes]
+
+
+def _selected(given: argparse.Namespace) -> list[str]:
+    """The arguments that say which units of which folder."""
+    found = ["--out", str(given.out)]
     found += ["--small"] if given.small else []
     for key in ("partitions", "methods", "seeds"):
         if (values := getattr(given, key)) is not None:
             found += [f"--{key}", ",".join(map(str, values))]
-    if given.minutes is not None:
-        found += ["--minutes", str(given.minutes)]
     return [*found, *(part for pair in given.set for part in ("--set", pair))]
 
 
@@ -120,6 +134,7 @@ def parser() -> argparse.ArgumentParser:
             own.add_argument("--minutes", type=float, help="after so many a unit stops after its round")
         else:
             own.add_argument("--pages", type=Path, default=PAGES)
+            own.add_argument("--against", help="the method that all others are compared with")
     listed = commands.add_parser("list", help="comparisons, methods, partitions and seeds")
     listed.set_defaults(command=show)
     return top

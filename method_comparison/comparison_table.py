@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from medflare.core.run_record import Estimate
-from medflare.evaluation.seed_tests import SeedDifference, difference_between_seeds, significant
+from medflare.evaluation.seed_tests import SeedDifference, difference_between_seeds
 from medflare.evaluation.statistics import Statistic, bootstrap, over_seeds
+from method_comparison.markdown_table import Column, markdown_table
 
 Groups = Sequence[Hashable]
 
@@ -40,43 +40,26 @@ Systems = Mapping[str, Sequence[Run]]
 
 
 def comparison_table(
-    systems: Systems,
-    titles: Mapping[str, str],
-    columns: Mapping[str, str],
-    against: Mapping[str, str],
-    untested: Sequence[str] = (),
-) -> tuple[str, dict[str, Any]]:
-    """Markdown and facts of one table.
+    systems: Systems, titles: Mapping[str, str], columns: Mapping[str, Column], against: Mapping[str, str]
+) -> str:
+    """Return one table as Markdown.
 
     Args:
         systems: method -> its runs, one for each seed, in the same order of seeds.
-        columns: metric -> heading.
+        titles: method -> heading of its row.
+        columns: metric -> its column.
         against: method -> the method that it is compared with; others are compared with none.
-        untested: metrics of which no difference is given.
     """
-    gaps = differences(systems, columns, {n: other for n, other in against.items() if n != other}, untested)
-    marked = significant(gaps)
-    lines = ["| | " + " | ".join(columns.values()) + " |", "|---|" + "---:|" * len(columns)]
-    facts: dict[str, Any] = {}
-    for name, runs in systems.items():
-        cells, facts[name] = [titles[name]], {}
-        for metric in columns:
+    cells = {}
+    for method, runs in systems.items():
+        for metric, column in columns.items():
             mine = [run.scores[metric] for run in runs if metric in run.scores]
-            if not mine or len(mine) < len(runs):
-                cells.append("-")
-                continue
-            found = interval(mine, runs[0].groups_of(metric))
-            low, high = found.interval or (math.nan, math.nan)
-            text = f"{100 * found.value:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
-            facts[name][metric] = {"seeds": [run.value for run in mine], **found.model_dump()}
-            gap = gaps.get((name, metric))
-            if gap is not None:
-                star = "*" if (name, metric) in marked else ""
-                text += f" ({100 * gap.value:+.1f}{star})"
-                facts[name][metric][f"minus_{against[name]}"] = asdict(gap)
-            cells.append(text)
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines), facts
+            if mine and len(mine) == len(runs):
+                found = interval(mine, runs[0].groups_of(metric))
+                edges = found.interval or (math.nan, math.nan)
+                cells[method, metric] = f"{column.show(found.value)} {column.interval(*edges)}"
+    rows = {method: titles[method] for method in systems}
+    return markdown_table(rows, columns, cells, differences(systems, columns, against), against)
 
 
 def interval(runs: Sequence[Statistic], groups: Groups) -> Estimate:
@@ -87,13 +70,13 @@ def interval(runs: Sequence[Statistic], groups: Groups) -> Estimate:
 
 
 def differences(
-    systems: Systems, columns: Mapping[str, str], against: Mapping[str, str], untested: Sequence[str]
+    systems: Systems, columns: Mapping[str, Column], against: Mapping[str, str]
 ) -> dict[tuple[str, str], SeedDifference]:
     """(method, metric) -> its score minus that of the method it is compared with, on the same studies."""
     gaps = {}
     for name, other in against.items():
-        for metric in columns:
-            if metric in untested or name not in systems or other not in systems:
+        for metric, column in columns.items():
+            if not column.tested or name == other or name not in systems or other not in systems:
                 continue
             mine, theirs = (
                 [run.scores[metric] for run in systems[which] if metric in run.scores]

@@ -35,12 +35,18 @@ class MethodRow(Settings):
 
 
 class Selection(Settings):
-    """A part of a comparison; None stands for all of it. `settings` replace those of the comparison."""
+    """A part of a comparison; None stands for all of it.
+
+    Attributes:
+        settings: replace those of the comparison.
+        against: the method that a page compares all others with, instead of what the configuration says.
+    """
 
     partitions: tuple[Name, ...] | None = None
     methods: tuple[Name, ...] | None = None
     seeds: tuple[Seed, ...] | None = None
     settings: dict[str, Any] = Field(default_factory=dict)
+    against: Name | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +57,7 @@ class Chosen:
     methods: tuple[str, ...]
     seeds: tuple[int, ...]
     settings: dict[str, Any]
+    against: str | None
 
 
 class Configuration(Settings):
@@ -103,12 +110,14 @@ class Configuration(Settings):
             methods=usual if wanted.methods is None else wanted.methods,
             seeds=self.seeds if wanted.seeds is None else wanted.seeds,
             settings=self.settings | wanted.settings,
+            against=wanted.against,
         )
         distinct("seeds", chosen.seeds)
         distinct("methods", chosen.methods)
         distinct("partitions", chosen.partitions)
         known("methods", chosen.methods, self.methods)
         known("partitions", chosen.partitions, self.partitions)
+        known("against", [chosen.against] if chosen.against else [], chosen.methods)
         return chosen
 
 

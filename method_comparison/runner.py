@@ -36,6 +36,7 @@ class Comparison:
         partitions, methods, seeds: those that are wanted.
         settings: of the task.
         own: method -> its own settings, of every method that the configuration has.
+        reference: the method that all others are compared with; None: those of the configuration.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Comparison:
     seeds: tuple[int, ...]
     settings: Settings
     own: dict[str, Settings]
+    reference: str | None = None
 
     @classmethod
     def read(cls, name: str, wanted: Selection | None = None, small: bool = False) -> Comparison:
@@ -79,7 +81,22 @@ class Comparison:
             for method, row in configuration.methods.items()
         }
         settings = parse(task.settings, chosen.settings, f"{name}.yaml, settings")
-        return cls(name, configuration, task, chosen.partitions, chosen.methods, chosen.seeds, settings, own)
+        return cls(
+            name,
+            configuration,
+            task,
+            chosen.partitions,
+            chosen.methods,
+            chosen.seeds,
+            settings,
+            own,
+            chosen.against,
+        )
+
+    def against(self, method: str) -> str:
+        """Return the method that `method` is compared with; itself: with none."""
+        given = self.configuration
+        return self.reference or given.methods[method].against or given.reference
 
     def units(self) -> Iterator[tuple[str, str, int]]:
         """Yield (partition, method, seed): seed by seed, so that what is there early can be compared."""

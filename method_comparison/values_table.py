@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import stats
 
-from medflare.evaluation.seed_tests import SeedDifference, difference_between_seeds, significant
-from method_comparison.tasks.base import Column
+from medflare.evaluation.seed_tests import SeedDifference, difference_between_seeds
+from method_comparison.markdown_table import Column, markdown_table
 
 if TYPE_CHECKING:
     from method_comparison.runner import Comparison
@@ -33,32 +33,22 @@ def values_table(
         for name, column in columns.items()
         if any(name in run for runs in results.values() for run in runs)
     }
-    gaps = differences(comparison, results, columns)
-    marked = significant(gaps)
-    lines = ["| | " + " | ".join(column.title for column in columns.values()) + " |"]
-    lines.append("|---|" + "---:|" * len(columns))
-    for method, runs in results.items():
-        cells = [comparison.configuration.methods[method].title]
-        for name, column in columns.items():
-            values = [run[name] for run in runs if name in run]
-            text = shown(values, column) if len(values) == len(runs) else "-"
-            gap = gaps.get((method, name))
-            if gap is not None:
-                star = "*" if (method, name) in marked else ""
-                text += f" ({column.scale * gap.value:+.{column.digits}f}{star})"
-            cells.append(text)
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    cells = {
+        (method, name): shown([run[name] for run in runs], column)
+        for method, runs in results.items()
+        for name, column in columns.items()
+        if all(name in run for run in runs)
+    }
+    titles = {method: comparison.configuration.methods[method].title for method in results}
+    against = {method: comparison.against(method) for method in results}
+    return markdown_table(titles, columns, cells, differences(results, columns, against), against)
 
 
 def shown(values: Sequence[float], column: Column) -> str:
     """Return the mean with its t interval over seeds."""
-    text = f"{column.scale * float(np.mean(values)):.{column.digits}f}"
+    text = column.show(float(np.mean(values)))
     interval = t_interval(values)
-    if interval is None:
-        return text
-    low, high = (f"{column.scale * edge:.{column.digits}f}" for edge in interval)
-    return f"{text} [{low}, {high}]"
+    return text if interval is None else f"{text} {column.interval(*interval)}"
 
 
 def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
@@ -70,12 +60,12 @@ def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def differences(
-    comparison: Comparison, results: Mapping[str, Sequence[Values]], columns: Mapping[str, Column]
+    results: Mapping[str, Sequence[Values]], columns: Mapping[str, Column], against: Mapping[str, str]
 ) -> dict[tuple[str, str], SeedDifference]:
     """(method, metric) -> its value minus that of the method it is compared with, seed by seed."""
     gaps = {}
     for method, runs in results.items():
-        other = against_of(comparison, method)
+        other = against[method]
         if other == method or other not in results:
             continue
         for name, column in columns.items():
@@ -84,8 +74,3 @@ def differences(
             if column.tested and len(ours) == len(theirs) == len(runs):
                 gaps[method, name] = difference_between_seeds(ours, theirs)
     return gaps
-
-
-def against_of(comparison: Comparison, method: str) -> str:
-    """Return the method that `method` is compared with."""
-    return comparison.configuration.methods[method].against or comparison.configuration.reference

@@ -15,8 +15,9 @@ import numpy as np
 from pydantic import Field
 
 from medflare.core.config import Settings
+from method_comparison.markdown_table import Column
 from method_comparison.result import Measured
-from method_comparison.tasks.base import Column, ComparisonTask, Unit
+from method_comparison.tasks.base import ComparisonTask, Unit
 from method_comparison.tasks.client_selection import LAST, UNBOUNDED
 from method_comparison.tasks.question_hospitals import (
     Grid,

@@ -37,8 +37,9 @@ from medflare.learners.text_task.influence import self_influence
 from medflare.synthetic.hospitals import generate
 from medflare.synthetic.profiles import DEMO_HOSPITALS, UNSEEN_HOSPITAL, HospitalProfile
 from method_comparison.comparison_table import Run
+from method_comparison.markdown_table import Column
 from method_comparison.result import Measured
-from method_comparison.tasks.base import Column, ComparisonTask, Unit
+from method_comparison.tasks.base import ComparisonTask, Unit
 from method_comparison.tasks.hostile_updates import ATTACKS, sent
 
 SIZES = (300, 260, 220, 180, 150, 120, 100)

@@ -11,26 +11,12 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from medflare.core.config import Settings
 from method_comparison.comparison_table import Run
+from method_comparison.markdown_table import Column
 from method_comparison.progress import UnitProgress
 from method_comparison.result import Measured
 
 S = TypeVar("S", bound=Settings)
 M = TypeVar("M", bound=Settings)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Column:
-    """One column of a table.
-
-    Attributes:
-        scale: what values are multiplied by where they are shown.
-        tested: whether differences to the reference are given.
-    """
-
-    title: str
-    scale: float = 100.0
-    digits: int = 1
-    tested: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,8 +16,9 @@ from pydantic import Field
 from medflare.core.config import Settings
 from medflare.data.load import load_cohort
 from medflare.data.settings.site import SiteConfig
+from method_comparison.markdown_table import Column
 from method_comparison.result import Measured
-from method_comparison.tasks.base import Column, ComparisonTask, Unit
+from method_comparison.tasks.base import ComparisonTask, Unit
 from method_comparison.tasks.question_hospitals import (
     OUTLIERS,
     Grid,

@@ -16,8 +16,9 @@ from pydantic import Field
 from medflare.core.config import Settings
 from medflare.core.errors import ConfigError
 from method_comparison.comparison_table import Run
+from method_comparison.markdown_table import Column
 from method_comparison.result import Measured
-from method_comparison.tasks.base import Column, ComparisonTask, ShownRow, Unit
+from method_comparison.tasks.base import ComparisonTask, ShownRow, Unit
 from method_comparison.tasks.extraction_cohorts import PARTITIONS
 from method_comparison.tasks.extraction_scores import SCORES, matrix, own_score, score
 from method_comparison.tasks.extraction_training import (

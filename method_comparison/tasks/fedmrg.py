@@ -18,8 +18,9 @@ from medflare.core.presets import merge_settings
 from medflare.data.settings.site import BackboneConfig, SiteConfig, load_site_file
 from medflare.tasks.prediction_files import read_predictions
 from method_comparison.comparison_table import Run
+from method_comparison.markdown_table import Column
 from method_comparison.result import Measured
-from method_comparison.tasks.base import Column, ComparisonTask, Unit
+from method_comparison.tasks.base import ComparisonTask, Unit
 from method_comparison.tasks.needed import added_model, public_data
 from method_comparison.tasks.prediction_scores import averaged, patients, scored_reports
 from method_comparison.tasks.untrained_reports import Untrained, trains_nothing, write_untrained

@@ -31,8 +31,9 @@ from medflare.evaluation.visit_metrics import (
 )
 from medflare.tasks.prediction_files import read_predictions
 from method_comparison.comparison_table import Run
+from method_comparison.markdown_table import Column
 from method_comparison.result import Measured
-from method_comparison.tasks.base import Column, ComparisonTask, ShownRow, Unit
+from method_comparison.tasks.base import ComparisonTask, ShownRow, Unit
 from method_comparison.tasks.fedtar_hospitals import (
     LEARNER,
     VisitsSettings,

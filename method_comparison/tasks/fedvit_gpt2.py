@@ -25,8 +25,9 @@ from medflare.evaluation.report_metrics import single_references, tokenised
 from medflare.tasks.commonest import commonest_text
 from medflare.tasks.prediction_files import read_predictions
 from method_comparison.comparison_table import Run
+from method_comparison.markdown_table import Column
 from method_comparison.result import Measured
-from method_comparison.tasks.base import Column, ComparisonTask, ShownRow, Unit
+from method_comparison.tasks.base import ComparisonTask, ShownRow, Unit
 from method_comparison.tasks.needed import public_data
 from method_comparison.tasks.prediction_scores import scored_reports
 

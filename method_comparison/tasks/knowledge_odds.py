@@ -23,8 +23,9 @@ from medflare.core.config import Settings
 from medflare.data.records import Question
 from medflare.selection.objective import Matrix, Vector
 from medflare.selection.problem import PairsOf, Solution
+from method_comparison.markdown_table import Column
 from method_comparison.result import Measured
-from method_comparison.tasks.base import Column, ComparisonTask, Unit
+from method_comparison.tasks.base import ComparisonTask, Unit
 from method_comparison.tasks.client_selection import make_sketches
 from method_comparison.tasks.question_hospitals import (
     OUTLIERS,

@@ -21,8 +21,9 @@ from pydantic import Field
 
 from medflare.core.config import Settings
 from medflare.data.settings.site import SiteConfig
+from method_comparison.markdown_table import Column
 from method_comparison.result import Measured
-from method_comparison.tasks.base import Column, ComparisonTask, Unit
+from method_comparison.tasks.base import ComparisonTask, Unit
 from method_comparison.tasks.extraction_cohorts import whole_cohort
 from method_comparison.tasks.needed import added_model, public_data
 

@@ -26,8 +26,9 @@ from medflare.data.settings.label_maps import mapping_of, targets
 from medflare.data.settings.site import BackboneConfig, SiteConfig
 from medflare.evaluation.extraction_metrics import quick_extraction_metrics
 from method_comparison.comparison_table import Run
+from method_comparison.markdown_table import Column
 from method_comparison.result import Measured
-from method_comparison.tasks.base import Column, ComparisonTask, Unit
+from method_comparison.tasks.base import ComparisonTask, Unit
 from method_comparison.tasks.extraction_training import make_plans
 from method_comparison.tasks.kept_run import keep_run
 from method_comparison.tasks.needed import NotHereError, added_model, public_data

@@ -18,9 +18,10 @@ from pydantic import Field
 from medflare.core.config import Settings
 from medflare.core.errors import ConfigError
 from medflare.in_process.checkpoint import LoopCheckpoint
+from method_comparison.markdown_table import Column
 from method_comparison.published import MILLIONS, published_tables
 from method_comparison.result import Measured
-from method_comparison.tasks.base import Column, ComparisonTask, ShownRow, Unit
+from method_comparison.tasks.base import ComparisonTask, ShownRow, Unit
 
 UNSEEN = ("bleu_1", "bleu_4", "rouge_l", "label_f1", "label_recall", "label_precision")
 """Scores on the test set of a source that no client has."""

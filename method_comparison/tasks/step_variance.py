@@ -16,8 +16,9 @@ from pydantic import Field
 
 from medflare.core.timing import Timing
 from medflare.selection.objective import Matrix, Vector
+from method_comparison.markdown_table import Column
 from method_comparison.result import Measured
-from method_comparison.tasks.base import Column, ComparisonTask, Unit
+from method_comparison.tasks.base import ComparisonTask, Unit
 from method_comparison.tasks.client_selection import SelectionMethod, make_choice
 from method_comparison.tasks.question_hospitals import (
     OUTLIERS,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -135,7 +136,11 @@ def run(
     )
     chosen = Comparison.of(comparison.stem, read_configuration(comparison.stem, comparison.parent), wanted)
     not_trained = run_units(chosen, out, end_after(minutes), typer.echo)
-    typer.echo(str(write_page(chosen, out, out / "pages")))
+    command = ["medflare", "benchmark", "run", str(comparison), "--out", str(out)]
+    command += [
+        word for key, text in (("--methods", methods), ("--seeds", seeds)) if text for word in (key, text)
+    ]
+    typer.echo(str(write_page(chosen, out, out / "pages", shlex.join(command))))
     if failed := not_trained.failed:
         raise RunError(f"{len(failed)} unit(s) failed: {', '.join(failed)}; see error.txt in their folders.")
     if left_out := not_trained.left_out:

@@ -87,7 +87,7 @@ def test_counts_give_the_table_that_the_predictions_give(tmp_path: Path) -> None
     tables = [task.places(settings, FEW, tmp_path)]
     write_counts(counts_file(tmp_path / "test.jsonl"), documents, tuple(METRICS))
     tables.append(task.places(settings, FEW, tmp_path))
-    rows = [comparison_table({"m": [t["test notes"]]}, {"m": "m"}, METRICS, {}) for t in tables]
+    rows = [comparison_table({"m": [t["test notes"]]}, {"m": "m"}, task.case_columns, {}) for t in tables]
     assert [list(table) for table in tables] == [["test notes"]] * 2, "the new site was not tested"
     assert rows[0] == rows[1]
 

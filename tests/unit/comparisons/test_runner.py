@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from method_comparison import runner
 from method_comparison.__main__ import main
 from method_comparison.comparison_table import Run
 from method_comparison.configuration import Selection, names, read_configuration
+from method_comparison.markdown_table import Column
 from method_comparison.page import write_page
 from method_comparison.result import FILE, Measured, ResultStore
 from method_comparison.runner import Comparison, NotTrained, run_units
-from method_comparison.tasks.base import Column, ComparisonTask, Unit
+from method_comparison.tasks.base import ComparisonTask, Unit
 from method_comparison.tasks.needed import NotHereError, added_model, public_data
 from method_comparison.time_to_target import median, restricted_mean, time_to_target
 
@@ -255,14 +257,18 @@ def test_another_title_is_no_other_setting_and_another_method_touches_none(tmp_p
     assert [unit for unit in Toy.trained[10:]] == [("new", seed) for seed in range(5)]
 
 
+COMMAND = "python -m method_comparison page toy"
+
+
 def test_the_page_has_means_intervals_paired_differences_times_and_costs(tmp_path: Path) -> None:
     out, comparison = tmp_path / "out", Comparison.read("toy")
     run_units(comparison, out)
-    text = write_page(comparison, out, tmp_path / "pages").read_text()
+    text = write_page(comparison, out, tmp_path / "pages", COMMAND).read_text()
     assert "| Plain | 40.2 [40.0, 40.4] |" in text
     assert "| Better | 60.2 [60.0, 60.4] (+20.0*) |" in text
     assert "**all sites**" in text
     assert "(+10.0*)" in text, "F1 by study, 60 against 50"
+    assert "| Better − Plain | +20.0* [+20.0, +20.0] |" in text
     assert "| Plain | 0 of 5 | 1.0 min | - |" in text
     assert "| Better | 5 of 5 | 0.3 min | 0.3 min |" in text
     assert "Not trained: nothing" in text
@@ -275,7 +281,7 @@ def test_a_page_without_predictions_has_the_scores_that_results_keep(tmp_path: P
     run_units(comparison, out)
     for file in out.glob("toy/all/better/*/predictions"):
         file.unlink()
-    text = write_page(comparison, out, tmp_path / "pages").read_text()
+    text = write_page(comparison, out, tmp_path / "pages", COMMAND).read_text()
     table = text[text.index("**all sites**") :]
     assert "| Plain | 50.0 [50.0, 50.0] |" in table
     assert "| Better | 60.0 [60.0, 60.0] (+10.0*) |" in table, "paired by seed as with predictions"
@@ -295,7 +301,7 @@ def test_a_page_names_rows_whose_scores_are_nowhere(tmp_path: Path) -> None:
         result = json.loads((folder / FILE).read_text())
         del result["scores"]  # as results of before were
         (folder / FILE).write_text(json.dumps(result))
-    text = write_page(comparison, out, tmp_path / "pages").read_text()
+    text = write_page(comparison, out, tmp_path / "pages", COMMAND).read_text()
     assert "No scores by study of Better: what these predicted is not here" in text
     table = text[text.index("**all sites**") : text.index("No scores by study")]
     assert "| Plain | 50.0" in table
@@ -306,7 +312,7 @@ def test_a_method_with_a_missing_seed_stands_in_no_table(tmp_path: Path) -> None
     out = tmp_path / "out"
     run_units(Comparison.read("toy", Selection(methods=("plain",))), out)
     run_units(Comparison.read("toy", Selection(methods=("better",), seeds=(0,))), out)
-    text = write_page(Comparison.read("toy"), out, tmp_path / "pages").read_text()
+    text = write_page(Comparison.read("toy"), out, tmp_path / "pages", COMMAND).read_text()
     assert "| Better | 60" not in text
     assert "Not trained: all better seed 1" in text
 
@@ -327,6 +333,22 @@ def test_the_command_trains_writes_the_page_and_says_what_is_wrong(
     assert (tmp_path / "out/pages/toy.md").is_file()
     assert main(["run", "toy", "--out", out, "--seeds", "1,1"]) == 2
     assert "stands there twice" in capsys.readouterr().err
+
+
+def test_a_page_compares_with_the_method_that_the_command_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "out")
+    assert main(["run", "toy", "--out", out, "--methods", "plain,better"]) == 0
+    pages = str(tmp_path / "pages")
+    assert main(["page", "toy", "--out", out, "--pages", pages, "--against", "better"]) == 0
+    text = (tmp_path / "pages/toy.md").read_text()
+    assert "| Plain − Better | -20.0* [-20.0, -20.0] |" in text
+    again = re.findall(r"`python -m method_comparison (.+?)`", text)[0].split()
+    assert main([*again, "--pages", str(tmp_path / "again")]) == 0
+    assert (tmp_path / "again/toy.md").read_text() == text, "the page's own command writes it again"
+    assert main(["page", "toy", "--out", out, "--pages", pages, "--against", "rare"]) == 2
+    assert "against: there is no rare; there are plain, better" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", names())

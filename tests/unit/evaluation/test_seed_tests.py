@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -22,7 +23,8 @@ from medflare.evaluation.statistics import (
     mean_statistic,
     over_seeds,
 )
-from method_comparison.comparison_table import Run, comparison_table, differences
+from method_comparison.comparison_table import Run, comparison_table, differences, interval
+from method_comparison.markdown_table import Column
 from method_comparison.tasks.prediction_scores import patients
 
 
@@ -124,42 +126,76 @@ def runs(rng: np.random.Generator, seeds: int, gain: float) -> list[Run]:
     ]
 
 
-COLUMNS = {"f1": "F1", "faults": "malformed"}
+COLUMNS = {"f1": Column(title="F1"), "faults": Column(title="malformed", tested=False)}
 
 
-def table(seeds: int) -> list[list[str]]:
-    rng = np.random.default_rng(3)
-    systems = {"ours": runs(rng, seeds, 0.0), "worse": runs(rng, seeds, -0.2), "same": runs(rng, seeds, 0.0)}
+def table(systems: Mapping[str, Sequence[Run]], against: str = "ours") -> list[list[list[str]]]:
+    """Return the cells of the scores' table and, where it is there, of the differences' table."""
     titles = {name: name.title() for name in systems}
-    text, _ = comparison_table(systems, titles, COLUMNS, dict.fromkeys(systems, "ours"), ["faults"])
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+    text = comparison_table(systems, titles, COLUMNS, dict.fromkeys(systems, against))
+    tables = [part for part in text.split("\n\n") if part.startswith("|")]
+    return [
+        [[cell.strip() for cell in line.strip("|").split("|")] for line in part.splitlines()]
+        for part in tables
+    ]
+
+
+def three(seeds: int) -> dict[str, list[Run]]:
+    rng = np.random.default_rng(3)
+    return {"ours": runs(rng, seeds, 0.0), "worse": runs(rng, seeds, -0.2), "same": runs(rng, seeds, 0.0)}
 
 
 def test_a_table_compares_with_its_reference_and_marks_what_is_certain() -> None:
-    head, _, ours, worse, same = table(5)
+    scores, gaps = table(three(5))
+    head, _, ours, worse, same = scores
     assert head == ["", "F1", "malformed"]
     assert "(" not in ours[1]
     assert worse[1].endswith("*)")
     assert re.search(r"\(-(19|20)\.\d\*\)", worse[1])
     assert "*" not in same[1]
     assert worse[2] == "0.0 [0.0, 0.0]", "not tested, so no difference"
+    assert [row[0] for row in gaps] == ["", "---", "Worse − Ours", "Same − Ours"]
+    assert gaps[0] == ["", "F1"], "what is not tested has no column"
+
+
+def test_a_difference_has_the_t_interval_of_its_seeds() -> None:
+    systems = three(5)
+    value, low, high = re.findall(r"[-+]\d+\.\d", table(systems)[1][2][1])
+    gap = difference_between_seeds(
+        *([run.scores["f1"].value for run in systems[n]] for n in ("worse", "ours"))
+    )
+    assert gap.low is not None
+    assert gap.high is not None
+    assert [value, low, high] == [f"{100 * part:+.1f}" for part in (gap.value, gap.low, gap.high)]
+    assert float(low) < float(value) < float(high) < 0
 
 
 def test_three_seeds_show_the_difference_and_no_star() -> None:
-    text = " ".join(table(3)[3])
-    assert re.search(r"\(-(19|20)\.\d\)", text)
-    assert "*" not in text
+    scores, gaps = table(three(3))
+    assert re.search(r"\(-(19|20)\.\d\)", scores[3][1])
+    assert re.match(r"-(19|20)\.\d \[-\d+\.\d, -\d+\.\d\]$", gaps[2][1])
+    assert "*" not in str(scores) + str(gaps)
+
+
+def test_one_seed_has_a_difference_and_no_interval() -> None:
+    scores, *gaps = table(three(1))
+    assert re.search(r"\(-(19|20)\.\d\)", scores[3][1])
+    assert gaps == []
+
+
+def test_differences_are_to_the_method_that_is_asked_for() -> None:
+    gaps = table(three(5), against="worse")[1]
+    assert [row[0] for row in gaps[2:]] == ["Ours − Worse", "Same − Worse"]
+    assert gaps[2][1].startswith("+")
 
 
 def test_a_metric_that_some_seed_lacks_is_left_out() -> None:
     rng = np.random.default_rng(0)
     systems = {"ours": runs(rng, 2, 0.0), "part": [runs(rng, 1, 0.0)[0], Run({}, [])]}
-    text, facts = comparison_table(
-        systems, {"ours": "A", "part": "B"}, {"f1": "F1"}, dict.fromkeys(systems, "ours")
-    )
-    assert text.splitlines()[-1] == "| B | - |"
-    assert facts["part"] == {}
-    assert differences(systems, {"f1": "F1"}, {"part": "ours"}, []) == {}
+    scores, *gaps = table(systems)
+    assert scores[-1] == ["Part", "-", "-"]
+    assert gaps == []
+    assert differences(systems, COLUMNS, {"part": "ours"}) == {}
 
 
 def test_studies_of_one_patient_are_drawn_together() -> None:
@@ -168,9 +204,11 @@ def test_studies_of_one_patient_are_drawn_together() -> None:
     values = np.repeat(rng.normal(size=10), 3)
     alone = [Run({"f1": mean_statistic(values)}, list(range(30)))] * 2
     grouped = [Run({"f1": mean_statistic(values)}, [i // 3 for i in range(30)])] * 2
-    _, facts = comparison_table({"a": alone, "b": grouped}, {"a": "A", "b": "B"}, {"f1": "F1"}, {})
-    width = {name: entry["f1"]["high"] - entry["f1"]["low"] for name, entry in facts.items()}
-    assert width["b"] > 1.3 * width["a"]
+    found = [
+        interval([run.scores["f1"] for run in given], given[0].groups_of("f1")) for given in (alone, grouped)
+    ]
+    narrow, wide = (item.high - item.low for item in found if item.high is not None and item.low is not None)
+    assert wide > 1.3 * narrow
 
 
 def test_patients_of_two_sites_with_one_number_are_two() -> None:
