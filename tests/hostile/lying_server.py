@@ -95,6 +95,7 @@ class LyingServer:
         sites: their names.
         protection: what the job was submitted with.
         settings: of the toy learner, as `fed_toy.ToyLearner` has them.
+        title: what the job's own configuration calls it.
     """
 
     def __init__(
@@ -103,13 +104,16 @@ class LyingServer:
         sites: Sequence[str] = SITES,
         protection: str = "none",
         settings: Mapping[str, Any] | None = None,
+        title: str = "",
     ) -> None:
+        self.title = title
         self.root, self.sites, self.protection = root, tuple(sites), protection
         self.settings = dict(settings or {})
         self.executors = {site: self._executor() for site in sites}
 
     def _executor(self, resumes: str = "", **settings: Any) -> ToyExecutor:
         return ToyExecutor(
+            job=self.title,
             method="toy",
             worker="thread",
             protection=self.protection,

@@ -141,18 +141,27 @@ class Policy:
         )
 
     def signed(self, *, job: str, signers: Sequence[tuple[str, str, str]]) -> None:
-        """Check who signed a job's files, whatever the server said of its submitter.
+        """Check who signed a job's files, and the name in them, whatever the server said of either.
 
         Args:
+            job: its name in the signed files; empty where they hold none.
             signers: (name, organisation, role) of each; none where nobody of the federation signed all files.
         """
         rules = self.rules
-        persons = {"submitters": rules.submitters, "organisations": rules.organisations, "roles": rules.roles}
-        limited = [key for key, patterns in persons.items() if "*" not in patterns]
+        held = {
+            "jobs": rules.jobs,
+            "submitters": rules.submitters,
+            "organisations": rules.organisations,
+            "roles": rules.roles,
+        }
+        limited = [key for key, patterns in held.items() if "*" not in patterns]
         if limited and not signers:
             self._raise(
                 [_refusal(key, "no admin of this federation signed the job's files") for key in limited]
             )
+        if "jobs" in limited and not job:
+            text = "the job's own configuration does not name it; its author exports it again"
+            self._raise([_refusal("jobs", text)])
         for name, organisation, role in signers:
             self.submitted(job=job, submitter=name, organisation=organisation, role=role)
 

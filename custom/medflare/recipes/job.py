@@ -98,6 +98,7 @@ class Job:
                         "executor": {
                             "path": class_path(LearnerExecutor),
                             "args": {
+                                "job": self.title,
                                 "method": self.method,
                                 **self._for_both(),
                                 **self.executor,

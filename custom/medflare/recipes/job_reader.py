@@ -87,7 +87,7 @@ def _job_in(files: Mapping[str, Any]) -> Job:
     controller = unmarked(parts[path])
     controller.pop("job", None)
     executor = dict(client["executors"][0]["executor"]["args"])
-    executor = {name: value for name, value in executor.items() if name not in FOR_BOTH}
+    executor = {name: value for name, value in executor.items() if name not in ("job", *FOR_BOTH)}
     return Job(
         title=meta["name"],
         method=executor.pop("method"),

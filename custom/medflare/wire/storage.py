@@ -17,6 +17,8 @@ from medflare.wire.durable import read_json
 FILE = "storage.json"
 RUNS, LOCAL_STATE = "runs", "local_state"
 """Folders of runs: at the server, and at a site."""
+SUBMISSIONS = "submissions"
+"""A site's memory of the signed submissions that came to it."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 """A job's id, by which a run is called: it becomes part of paths."""
 

@@ -66,7 +66,7 @@ class PolicyConfig(Settings):
     """Permissions of this site. A job can ask for more protection than this, never for less."""
 
     jobs: NamePatterns = Field(
-        default=ANY, description="names of jobs that may run here; patterns with * and ?"
+        default=ANY, description="names, as the job's signed files say them, that may run here; with * and ?"
     )
     methods: NamePatterns = Field(default=ANY, description="methods that may run here (medflare methods)")
     submitters: NamePatterns = Field(

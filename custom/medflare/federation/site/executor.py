@@ -166,7 +166,7 @@ class LearnerExecutor(Executor):
             request.run_id,
             request.seed,
             request.roster,
-            submitter=str(run.meta.get("submitter_name", "")),
+            submitter=self._submitter(run),
             job=egress.job_name,
             resumes=bool(self.args.resumes),
         )
@@ -212,16 +212,26 @@ class LearnerExecutor(Executor):
         return digest
 
     def _check_signers(self, egress: Egress, run: SiteRun) -> None:
-        """Hold the rules on submitters against who signed the job, before anything of a request is done.
+        """Hold the rules on jobs and submitters against what was signed, before anything else is done.
 
-        `SitePolicy` asked before deployment, of the submitter whom the server named.
+        `SitePolicy` asked before deployment, of the submitter and the job whom the server named.
 
         Raises:
             PolicyError: a rule refuses one of them, or nobody signed and a rule names somebody.
+            MessageError: the signed job ran here already, under another id.
         """
-        if run.signs:
-            self.signers = run.read_signers() if self.signers is None else self.signers
-            egress.policy.signed(job=egress.job_name, signers=self.signers)
+        if not run.signs:
+            return
+        self.signers = run.read_signers() if self.signers is None else self.signers
+        egress.policy.signed(job=self.args.job, signers=self.signers)
+        if self.signers:
+            run.check_submission()
+
+    def _submitter(self, run: SiteRun) -> str:
+        """Return who submitted the job: by signatures where there are any, else as the server says."""
+        if self.signers:
+            return ", ".join(sorted(signer.name for signer in self.signers))
+        return str(run.meta.get("submitter_name", ""))
 
     def _run_task(self, request: messages.Request, run: SiteRun, abort: Signal) -> TaskResult:
         """Run a task in the worker, within the smaller of the site's and the server's deadline."""

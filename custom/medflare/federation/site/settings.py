@@ -17,6 +17,8 @@ class ExecutorSettings(Settings):
     `settings` belongs to the method and is validated by the method's own settings class at the site.
     """
 
+    job: str = Field("", max_length=200)
+    """Name of the job, which is signed here; FLARE's meta.json says what the server calls it."""
     method: str
     """Name of a method, as `medflare methods` lists them."""
     settings: dict[str, Any] = Field(default_factory=dict)

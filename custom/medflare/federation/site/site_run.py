@@ -16,14 +16,18 @@ from medflare.federation.engine import FLContext
 from medflare.federation.signed_files import ROOT_CERTIFICATE, Signer, read_signers
 from medflare.federation.site.policy import job_meta, job_name
 from medflare.federation.site.settings import ExecutorSettings
+from medflare.federation.site.submissions import check_first, read_signature
 from medflare.protocol.messages import Request
 from medflare.protocol.strict_model import shown
 from medflare.wire.disk_space import RESERVE_BYTES, DiskReserve
 from medflare.wire.folders import make_folder
 from medflare.wire.storage import LOCAL_STATE as STATES
-from medflare.wire.storage import run_name, storage_folder
+from medflare.wire.storage import SUBMISSIONS, run_name, storage_folder
 from medflare.worker import config as worker_config
 from medflare.worker.config import LOCAL_STATE, PRIVACY, WorkerConfig, site_file
+
+CLIENT_CONFIG = "config_fed_client.json"
+"""FLARE's file of a job at a site, with the executor and its arguments."""
 
 
 class SiteRun:
@@ -55,8 +59,8 @@ class SiteRun:
 
     @property
     def job_name(self) -> str:
-        """Name of the job in its meta.json; empty where FLARE does not know it."""
-        return job_name(self._context)
+        """Name of the job, as its own configuration says, and else its meta.json; empty in neither."""
+        return self._args.job or job_name(self._context)
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -80,7 +84,16 @@ class SiteRun:
 
     def read_signers(self) -> list[Signer]:
         """Return the admins who signed the job's configuration at this site."""
-        return read_signers(Path(self._workspace.get_app_config_dir(self.job)), self.root)
+        return read_signers(self._configuration, self.root)
+
+    def check_submission(self) -> None:
+        """Check that the job, which an admin signed, is not an earlier one under another id.
+
+        Raises:
+            MessageError: it is.
+        """
+        signature = read_signature(self._configuration / CLIENT_CONFIG)
+        check_first(storage_folder(self.root, self.site) / SUBMISSIONS, signature, self.job)
 
     @property
     def state(self) -> Path:
@@ -91,6 +104,10 @@ class SiteRun:
     def reserve(self) -> DiskReserve:
         """The space kept free for the trace and the ledger of a failure on a full disk."""
         return DiskReserve(self.folder)
+
+    @property
+    def _configuration(self) -> Path:
+        return Path(self._workspace.get_app_config_dir(self.job))
 
     @property
     def _workspace(self) -> Any:
