@@ -18,10 +18,14 @@ from nvflare.fuel.hci.cmd_arg_utils import split_to_args
 
 from federation_root import Root
 from medflare.core.errors import RunError
-from medflare.recipes import admin_runs
+from medflare.recipes import admin_jobs, admin_runs
 from medflare.recipes.admin_downloads import check_downloads
+from medflare.recipes.admin_jobs import submit_job
 from medflare.recipes.admin_runs import resume_job
+from medflare.recipes.admin_submissions import digests, remember_submission
 from medflare.recipes.job import CLIENT_CONFIG, SERVER_CONFIG
+from medflare.recipes.job_reader import read_job
+from medflare.recipes.overrides import override
 from medflare.wire.durable import write_json
 
 HONEST = {"tx_id": "3f2c0d6e-1111-4a4a-8a8a-0123456789ab", "source_fqcn": "server"}
@@ -135,7 +139,7 @@ def test_an_honest_servers_files_arrive(home: Path) -> None:
 
 @dataclass
 class Server:
-    """A session at a server that shows some folder as the job of any run."""
+    """A session at a server that shows some folder as the job of any run, and calls what comes in j2."""
 
     shown: Path
     submitted: list[Path] = field(default_factory=list)
@@ -209,3 +213,41 @@ def test_an_admin_signs_no_job_that_the_server_made(
     with pytest.raises(RunError, match="not what an admin of this federation signed"):
         resume_job(root.write(tmp_path / "kit"), "j1")
     assert server.submitted == []
+
+
+def test_an_admin_goes_on_with_no_other_signed_job_than_the_kit_submitted(
+    server: Server, root: Root, job: Path, tmp_path: Path
+) -> None:
+    """As one without masks that was signed for another purpose."""
+    kit = root.write(tmp_path / "kit")
+    remember_submission(kit, "j1", digests(job))
+    root.sign(job, "lead@hospital-a.org")
+    assert resume_job(kit, "j1") == "j2"
+    without_masks(job, root)
+    root.sign(job, "lead@hospital-a.org")
+    with pytest.raises(RunError, match="another job than this kit submitted as j1"):
+        resume_job(kit, "j1")
+    assert len(server.submitted) == 1
+
+
+def test_what_the_kit_submits_is_remembered_under_the_id_that_the_server_gives(
+    server: Server, root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin_jobs, "asking_session", lambda kit, otherwise: nullcontext(server))
+    kit, own = tmp_path / "kit", Path(__file__).parents[2] / "jobs/fed_medlora"
+    assert submit_job(kit, own, {"num_rounds": 2}) == "j2"
+    server.shown = tmp_path / "other"
+    override(read_job(own), {"num_rounds": 2}).write(server.shown / "job")
+    root.sign(server.shown / "job", "lead@hospital-a.org")
+    assert resume_job(root.write(kit), "j2") == "j2"
+    override(read_job(own), {"num_rounds": 3}).write(server.shown / "job")
+    root.sign(server.shown / "job", "lead@hospital-a.org")
+    with pytest.raises(RunError, match="another job than this kit submitted as j2"):
+        resume_job(kit, "j2")
+
+
+@pytest.mark.parametrize("number", ["../../startup/client", "/etc/cron.d/x", "", "j 1"])
+def test_an_id_that_climbs_is_no_file_of_the_kit(tmp_path: Path, number: str) -> None:
+    with pytest.raises(RunError, match="no honest one does"):
+        remember_submission(tmp_path / "kit", number, {})
+    assert list(tmp_path.rglob("*")) == []

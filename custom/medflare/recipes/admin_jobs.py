@@ -17,6 +17,7 @@ from pydantic import AfterValidator, AliasChoices, BaseModel, Field, ValidationE
 from medflare.core.errors import ConfigError, RunError
 from medflare.egress.failures import clean_text
 from medflare.recipes.admin_session import ServerAwayError, asking_session
+from medflare.recipes.admin_submissions import digests, remember_submission
 from medflare.recipes.job import write_to_temporary
 from medflare.recipes.job_check import check_job
 from medflare.recipes.job_reader import read_job
@@ -65,7 +66,11 @@ def submit_job(kit: Path, folder: Path, changes: Mapping[str, Any]) -> str:
         write_to_temporary(job) as place,
         asking_session(kit, f"job {job.title} was not submitted") as session,
     ):
-        return clean_text(str(session.submit_job(str(Path(place) / job.title))), 100)
+        written = Path(place) / job.title
+        files = digests(written)
+        number = clean_text(str(session.submit_job(str(written))), 100)
+        remember_submission(kit, number, files)
+        return number
 
 
 def list_jobs(kit: Path, most: int = 20) -> list[ServerJob]:

@@ -16,6 +16,7 @@ from medflare.federation.server.controller import PAUSE_TOPIC
 from medflare.recipes.admin_downloads import check_signed
 from medflare.recipes.admin_jobs import WATCH_SECONDS, wait_for_job
 from medflare.recipes.admin_session import ServerAwayError, admin_session, asking_session
+from medflare.recipes.admin_submissions import check_submission
 from medflare.recipes.job import CLIENT_CONFIG, SERVER_CONFIG
 from medflare.wire.durable import read_json, write_json
 
@@ -31,13 +32,15 @@ def resume_job(kit: Path, run: str) -> str:
 
     Raises:
         ConfigError: the kit is none.
-        RunError: the server has no such job or shows none that an admin signed, or takes no new one.
+        RunError: the server has no such job, shows none that an admin signed or another than this kit
+            submitted under that id, or takes no new one.
     """
     with admin_session(kit) as session, tempfile.TemporaryDirectory(prefix="medflare-resume-") as scratch:
         try:
             place = session.download_job_result(run, destination=scratch)
             folder = _job_folder(Path(place))
             check_signed(folder, kit)
+            check_submission(kit, run, folder)
             return str(session.submit_job(str(point_to_run(folder, run))))
         except (ConfigError, RunError):
             raise
