@@ -45,10 +45,10 @@ def values_table(
 
 
 def shown(values: Sequence[float], column: Column) -> str:
-    """Return the mean with its t interval over seeds."""
+    """Return the mean with its t interval over seeds, where they differ."""
     text = column.show(float(np.mean(values)))
     interval = t_interval(values)
-    return text if interval is None else f"{text} {column.interval(*interval)}"
+    return text if interval is None or np.ptp(values) == 0 else f"{text} {column.interval(*interval)}"
 
 
 def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
