@@ -10,9 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 from nvflare.fuel.utils import fobs
+from nvflare.lighter.tool_consts import NVFLARE_SUBMITTER_CRT_FILE
+from nvflare.lighter.utils import generate_keys, sign_folders
 
 from federation_root import Root
 from medflare.federation import engine, engine_jobs
+from medflare.federation.site.submissions import read_signature
+from medflare.recipes.admin_submissions import OF_FLARE
 
 ROOM = Path(engine.__file__).parent
 
@@ -58,6 +62,18 @@ def test_signers_of_a_folder_are_named_by_their_certificates(tmp_path: Path) -> 
     assert read(str(folder), certificate) == (True, [("lead@hospital-a.org", "hospital_a", "lead")])
     (folder / "app/config.json").write_text("{ }")
     assert read(str(folder), certificate) == (False, [])
+
+
+def test_each_signing_of_a_file_gives_another_signature(tmp_path: Path) -> None:
+    """By which a site tells one submission of a job from another (S17)."""
+    file, (key, _) = tmp_path / "config_fed_client.json", generate_keys()
+    file.write_text("{}")
+    found = set()
+    for _ in range(2):
+        sign_folders(str(tmp_path), key)
+        found.add(read_signature(file))
+    assert len(found) == 2
+    assert {path.name for path in tmp_path.iterdir()} == {file.name, *OF_FLARE} - {NVFLARE_SUBMITTER_CRT_FILE}
 
 
 @pytest.mark.parametrize(
