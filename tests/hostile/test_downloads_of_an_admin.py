@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
+import tempfile
+import zipfile
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
@@ -12,15 +15,22 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from nvflare.apis.signal import Signal
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
+from nvflare.fuel.f3.message import Message
+from nvflare.fuel.f3.streaming.download_service import ProduceRC
+from nvflare.fuel.flare_api import flare_api
 from nvflare.fuel.flare_api.flare_api import Session
+from nvflare.fuel.hci.client import file_transfer
+from nvflare.fuel.hci.client.api import AdminAPI
 from nvflare.fuel.hci.client.file_transfer import FileTransferModule
 from nvflare.fuel.hci.cmd_arg_utils import split_to_args
 
 from federation_root import Root
 from medflare.core.errors import RunError
-from medflare.recipes import admin_jobs, admin_runs
-from medflare.recipes.admin_downloads import check_downloads
-from medflare.recipes.admin_jobs import submit_job
+from medflare.recipes import admin_downloads, admin_jobs, admin_runs
+from medflare.recipes.admin_downloads import KEPT_FREE, check_downloads
+from medflare.recipes.admin_jobs import download_job, submit_job
 from medflare.recipes.admin_runs import resume_job
 from medflare.recipes.admin_submissions import digests, remember_submission
 from medflare.recipes.job import CLIENT_CONFIG, SERVER_CONFIG
@@ -40,6 +50,7 @@ class Client:
     closed = False
 
     def __init__(self, folder: Path, offer: dict[str, Any]) -> None:
+        self.session_abort_signal = Signal()
         self.offer, self.files = offer, FileTransferModule(upload_dir=str(folder), download_dir=str(folder))
 
     def do_command(self, command: str, props: Any = None) -> Any:
@@ -118,7 +129,7 @@ def test_flares_client_alone_would_do_it(home: Path, name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_server_writes_and_moves_nothing_on_an_admins_machine(home: Path, name: str) -> None:
     lying = session(home / "kit/transfer", attacks(home)[name])
-    check_downloads(lying.api)
+    check_downloads(lying.api, home)
     before = places(home)
     with pytest.raises(RunError, match="no honest one does"):
         lying.download_job_result("j1", destination=str(home / "results"))
@@ -129,9 +140,109 @@ def test_an_honest_servers_files_arrive(home: Path) -> None:
     honest = session(
         home / "kit/transfer", {**HONEST, "files": [["workspace/a b.json", "r1"], ["meta.json", "r2"]]}
     )
-    check_downloads(honest.api)
+    check_downloads(honest.api, home)
     honest.download_job_result("j1", destination=str(home / "results"))
     assert places(home / "results") == ["j1/meta.json", "j1/workspace/a b.json"]
+
+
+# ---- a full disk -------------------------------------------------------------------------------------------
+
+
+class EndlessCell:
+    """FLARE's cell to a server whose files have no end, and a disk on which they are counted.
+
+    Attributes:
+        sent: bytes so far. An end comes after `MOST`, so that a client without a check comes to one.
+    """
+
+    MOST, PART = 40_000_000, 1_000_000
+
+    def __init__(self) -> None:
+        self.sent = 0
+
+    def send_request(self, **request: Any) -> Message:
+        self.sent += self.PART
+        status = ProduceRC.OK if self.sent <= self.MOST else ProduceRC.EOF
+        payload = {"status": status, "data": bytes(self.PART), "state": {"received_bytes": self.sent}}
+        return Message({MessageHeaderKey.RETURN_CODE: ReturnCode.OK}, payload)
+
+    def register_request_cb(self, *args: Any, **options: Any) -> None: ...
+
+    def fire_and_forget(self, *args: Any, **options: Any) -> None: ...
+
+
+class DownloadingClient(Client):
+    """The client with FLARE's own loop over the parts of a file."""
+
+    file_download_progress_timeout = 1.0
+    logger = logging.getLogger(__name__)
+    download_file = AdminAPI.download_file
+
+    def __init__(self, folder: Path, offer: dict[str, Any]) -> None:
+        super().__init__(folder, offer)
+        self.cell = EndlessCell()
+
+    def _print_hci(self, text: str) -> None: ...
+
+
+@pytest.fixture
+def downloading(home: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
+    """A session at a server that sends without end, on a disk with twenty megabytes to spare."""
+    opened = session(home / "kit/transfer", {})
+    opened.api = DownloadingClient(home / "kit/transfer", {**HONEST, "files": [["model.bin", "r1"]]})
+    (home / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(home / "temporary"))
+    free = KEPT_FREE + 20_000_000
+    monkeypatch.setattr(
+        admin_downloads.shutil, "disk_usage", lambda folder: SimpleNamespace(free=free - opened.api.cell.sent)
+    )
+    return opened
+
+
+def test_flares_client_alone_takes_what_comes(downloading: Session, home: Path) -> None:
+    downloading.download_job_result("j1", destination=str(home / "results"))
+    assert downloading.api.cell.sent > EndlessCell.MOST
+
+
+def test_a_download_ends_before_the_disk_is_full_and_leaves_nothing(downloading: Session, home: Path) -> None:
+    watch = check_downloads(downloading.api, home)
+    with pytest.raises(RuntimeError):
+        downloading.download_job_result("j1", destination=str(home / "results"))
+    assert downloading.api.cell.sent <= 21_000_000
+    assert "MB are free" in watch.full
+    assert places(home) == ["elsewhere/mine"]
+
+
+def test_the_admin_is_told_why(downloading: Session, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flare_api, "new_secure_session", lambda user, kit, timeout: downloading)
+    monkeypatch.setattr(Session, "set_timeout", lambda self, seconds: None)
+    monkeypatch.setattr(Session, "close", lambda self: None)
+    write_json(home / "kit/startup/fed_admin.json", {"admin": {"username": "lead@hospital-a.org"}})
+    with pytest.raises(RunError, match=r"MB are free in .*, and 1,000 must stay so: the download was ended"):
+        download_job(home / "kit", "j1", home / "results")
+
+
+def test_an_archive_that_would_fill_the_disk_is_not_opened(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thirty kilobytes that become thirty megabytes."""
+    lying = session(home / "kit/transfer", {**HONEST, "files": [["workspace.zip", "r1"]]})
+
+    def download(source: str, ref: str, place: str) -> int:
+        Path(place).parent.mkdir(parents=True, exist_ok=True)
+        with zipfile.ZipFile(place, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("zeros", bytes(30_000_000))
+        return 1
+
+    monkeypatch.setattr(lying.api, "download_file", download)
+    usage = SimpleNamespace(free=KEPT_FREE + 20_000_000)
+    monkeypatch.setattr(admin_downloads.shutil, "disk_usage", lambda folder: usage)
+    monkeypatch.setattr(file_transfer, "unzip_all_from_file", file_transfer.unzip_all_from_file)
+    watch = check_downloads(lying.api, home)
+    with pytest.raises(RuntimeError):
+        lying.download_job_result("j1", destination=str(home / "results"))
+    assert "MB are free" in watch.full
+    assert places(home) == ["elsewhere/mine"]
 
 
 # ---- a run that is gone on with ----------------------------------------------------------------------------

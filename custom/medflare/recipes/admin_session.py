@@ -49,7 +49,7 @@ def admin_session(kit: Path) -> Iterator[Session]:
             wait_for_uploads()
             session = new_secure_session(user, str(kit), timeout=SECONDS)
             session.set_timeout(SECONDS)
-            check_downloads(session.api)
+            watch = check_downloads(session.api, kit)
     except Exception as error:  # FLARE raises what it likes where a server is down
         raise ServerAwayError(
             f"no session as {user} ({type(error).__name__}: {error}). Is the server running, and can this "
@@ -58,6 +58,10 @@ def admin_session(kit: Path) -> Iterator[Session]:
     try:
         with redirect_stdout(sys.stderr):
             yield session
+    except Exception:
+        if watch.full:
+            raise RunError(watch.full) from None
+        raise
     finally:
         session.close()
 
