@@ -22,12 +22,15 @@ from medflare.evaluation.label_metrics import OTHER_PATIENTS, other_patients_sta
 from medflare.evaluation.predictions import Prediction
 from medflare.evaluation.statistics import Statistic
 from medflare.evaluation.visit_metrics import (
+    UNFOUNDED,
     averaged,
     change_statistics,
     follow_ups,
     groups_of,
     in_visit_order,
     mean_over_visits,
+    silent_first_visits,
+    unfounded_statistics,
 )
 from medflare.tasks.prediction_files import read_predictions
 from method_comparison.comparison_table import Run
@@ -36,6 +39,7 @@ from method_comparison.result import Measured
 from method_comparison.tasks.base import ComparisonTask, ShownRow, Unit
 from method_comparison.tasks.fedtar_hospitals import (
     LEARNER,
+    TOLD,
     VisitsSettings,
     read_sites,
     start_file,
@@ -97,6 +101,7 @@ class FedTAR(ComparisonTask[VisitsSettings, VisitsMethod]):
         "change_opposite": Column(title="opposite changes", tested=False),
         "change_accuracy": Column(title="right change where one is stated"),
         "change_accuracy_commonest": Column(title="the commonest change (control)", tested=False),
+        UNFOUNDED: Column(title="changes stated at first visits", tested=False),
     }
     curve_axes: ClassVar[Mapping[str, str]] = {"val_loss": "rounds"}
 
@@ -115,8 +120,9 @@ class FedTAR(ComparisonTask[VisitsSettings, VisitsMethod]):
     def train(self, unit: Unit[VisitsSettings, VisitsMethod]) -> Measured:
         from safetensors.torch import load_file
 
-        if unit.own.settings.get("prior_context"):
-            write_start(unit.settings, ["prior_context"], unit.shared)
+        for name in TOLD:
+            if unit.own.settings.get(name):
+                write_start(unit.settings, [name], unit.shared)
         learners = make_learners(unit)
         first = next(iter(learners.values()))
         start = first.initial_shared() | load_file(start_file(unit.shared, unit.own.settings))
@@ -262,11 +268,16 @@ def scored(items: Sequence[list[Prediction]]) -> Run:
     if all(OTHER_PATIENTS in found for found in controls):
         scores[OTHER_PATIENTS] = averaged([found[OTHER_PATIENTS] for found in controls])
     later = [found for found in told if found]
+    first = [unfounded_statistics(own) for own in items]
+    if all(first):
+        scores[UNFOUNDED] = averaged([found[UNFOUNDED] for found in first])
     shared = [name for name in CHANGES if later and all(name in found for found in later)]
     scores |= {name: averaged([found[name] for found in later]) for name in shared}
     rows = [name for own in items for name in groups_of(in_visit_order(own))]
     changed = [name for own in items for name in groups_of(follow_ups(own))]
-    return Run(scores, {name: changed if name in CHANGES else rows for name in scores})
+    groups = {name: changed if name in CHANGES else rows for name in scores}
+    groups[UNFOUNDED] = [name for own in items for name in groups_of(silent_first_visits(own))]
+    return Run(scores, groups)
 
 
 def control_of(items: Sequence[Prediction]) -> dict[str, Statistic]:

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from medflare.core.run_record import Estimate
+from medflare.evaluation.change_extraction import changes_in
 from medflare.evaluation.predictions import Prediction, prediction_statistics
-from medflare.evaluation.statistics import Array, Statistic, bootstrap
+from medflare.evaluation.statistics import Array, Statistic, bootstrap, mean_statistic
 from medflare.evaluation.temporal_coherence import (
     COHERENCE,
     OTHER_PATIENTS,
@@ -31,6 +32,8 @@ EACH, MEAN = "visit_{}/{}", "visits/{}"
 
 
 CHANGED = "change"
+UNFOUNDED = "first_visit_changes"
+"""Share of reports of first visits that state a change, of those whose reference states none."""
 
 
 def visit_names(visits: int) -> tuple[str, ...]:
@@ -39,7 +42,7 @@ def visit_names(visits: int) -> tuple[str, ...]:
         EACH.format(number, name) for number in range(1, visits + 1) for name in (*SCORES, f"{CHANGED}_f1")
     ]
     changes = (*(f"{CHANGED}_{name}" for name in COHERENCE), OTHER_PATIENTS)
-    return (*each, *map(MEAN.format, SCORES), *changes)
+    return (*each, *map(MEAN.format, SCORES), *changes, UNFOUNDED)
 
 
 def averaged(parts: Sequence[Statistic]) -> Statistic:
@@ -101,6 +104,22 @@ def follow_ups(items: Sequence[Prediction]) -> list[Prediction]:
     return [item for item in items if item.before_codes is not None]
 
 
+def silent_first_visits(items: Sequence[Prediction]) -> list[Prediction]:
+    """Return the reports of visits without a known one before, whose references state no change."""
+    return [item for item in items if item.before_codes is None and not changes_in(item.reference)]
+
+
+def unfounded_statistics(items: Sequence[Prediction]) -> dict[str, Statistic]:
+    """Return how often a report compares where there is nothing to compare with; {} without such visits.
+
+    Rows are `silent_first_visits(items)`.
+    """
+    first = silent_first_visits(items)
+    if not first:
+        return {}
+    return {UNFOUNDED: mean_statistic([float(bool(changes_in(item.generated))) for item in first])}
+
+
 def change_statistics(items: Sequence[Prediction]) -> dict[str, Statistic]:
     """Return temporal coherence over `follow_ups(items)`, and its control; {} where there are none.
 
@@ -125,7 +144,7 @@ def evaluate_visits(
     """Return scores of each visit, their means, and of the changes, with 95 % intervals over patients.
 
     Names: `visit_<t>/<metric>` and `visits/<metric>` for SCORES, `visit_<t>/change_f1` of a visit that
-    follows another, and `change_*` over all of them.
+    follows another, `change_*` over all of them, and `first_visit_changes` of those that follow none.
     """
     options = {"replicates": replicates, "seed": seed}
     estimates: dict[str, Estimate] = {}
@@ -138,5 +157,7 @@ def evaluate_visits(
         estimates |= {EACH.format(number, name): value for name, value in each.items()}
     means = bootstrap(mean_over_visits(items), groups=groups_of(in_visit_order(items)), **options)
     estimates |= {MEAN.format(name): value for name, value in means.items()}
+    first = groups_of(silent_first_visits(items))
+    estimates |= bootstrap(unfounded_statistics(items), groups=first, **options)
     groups = groups_of(follow_ups(items))
     return estimates | bootstrap(change_statistics(items), groups=groups, **options)

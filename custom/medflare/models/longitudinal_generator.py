@@ -36,9 +36,9 @@ FILE = "longitudinal_generator"
 PATIENT, DECODER = "patient.", "decoder."
 PATIENT_PROJECTION = PATIENT + PROJECTION
 """Before the names of W_proj and b_proj among the shared tensors."""
-WORDING = {"prior": " Previous report:", "first": " First visit."}
-"""Words before the previous visit's report, and in its place at a first visit; a backbone's template may
-have others."""
+WORDING = {"prior": " Previous report:", "first": " First visit.", "later": " Follow-up visit."}
+"""Words before the previous visit's report, in its place at a first visit, and without it at a later one; a
+backbone's template may have others."""
 
 
 class LongitudinalSettings(Settings):
@@ -46,6 +46,7 @@ class LongitudinalSettings(Settings):
 
     patient: the generated factors, None without personalisation; components: K of the mixture.
     prior_context: the prefix holds the report before (TAR-14), of at most `max_prior_tokens`.
+    visit_context: the prefix says whether the visit is a patient's first (TAR-14).
     train_backbone: encoder and decoder learn and travel too (TAR-7).
     """
 
@@ -54,6 +55,7 @@ class LongitudinalSettings(Settings):
     components: NonNegativeInt
     prior_context: bool = False
     max_prior_tokens: NonNegativeInt = 100
+    visit_context: bool = False
     train_backbone: bool = False
 
 
@@ -148,7 +150,7 @@ class LongitudinalGenerator(ReportGenerator):
         fixed = {n: ids.to(self.device).expand(rows, -1) for n, ids in self._segments.items()}
         pictured = batch.pictures.to(self.device).repeat_interleave(per_picture, 1)  # (B, m·S)
         parts = [(table(fixed["prefix"]), None), (visual, pictured), (table(fixed["suffix"]), None)]
-        if self.parts.prior_context:
+        if self.parts.prior_context or self.parts.visit_context:
             ids, known = self._priors(batch.priors)  # (B, R), (B, R)
             parts.append((table(ids), known))
         parts.append((table(fixed["instruction"]), None))
@@ -157,18 +159,18 @@ class LongitudinalGenerator(ReportGenerator):
         return left_padded(embedded, present)
 
     def _priors(self, priors: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Return token ids (B, R) of the prior reports in their wording, and which positions are present."""
-        most = self.parts.max_prior_tokens
-        rows = [
-            torch.cat([self._wording("prior"), self._ids(f" {prior}", bos=False)[0][:most]])
-            if prior
-            else self._wording("first")
-            for prior in priors
-        ]
+        """Return token ids (B, R) of what is said of the visits before, and which positions are present."""
+        rows = [self._prior(prior) if prior else self._wording("first") for prior in priors]
         ids = nn.utils.rnn.pad_sequence(rows, batch_first=True)
         lengths = torch.tensor([len(row) for row in rows])
         known = torch.arange(ids.shape[1]) < lengths[:, None]
         return ids.to(self.device), known.to(self.device)
+
+    def _prior(self, prior: str) -> Tensor:
+        if not self.parts.prior_context:
+            return self._wording("later")
+        report = self._ids(f" {prior}", bos=False)[0][: self.parts.max_prior_tokens]
+        return torch.cat([self._wording("prior"), report])
 
     def _wording(self, name: str) -> Tensor:
         return self._ids(self.backbone.template.get(name, WORDING[name]), bos=False)[0]
@@ -176,10 +178,10 @@ class LongitudinalGenerator(ReportGenerator):
     def positions(self, pictures: int, report: int) -> int:
         """Return the most positions that a visit of so many pictures and report tokens can take."""
         total = sum(ids.shape[1] for ids in self._segments.values()) + pictures * self.encoder.tokens + report
-        if not self.parts.prior_context:
-            return total
-        prior = len(self._wording("prior")) + self.parts.max_prior_tokens
-        return total + max(prior, len(self._wording("first")))
+        words = {name: len(self._wording(name)) for name in WORDING}
+        if self.parts.prior_context:
+            return total + max(words["prior"] + self.parts.max_prior_tokens, words["first"])
+        return total + (max(words["first"], words["later"]) if self.parts.visit_context else 0)
 
     @contextlib.contextmanager
     def _patients_of(self, batch: VisitBatch) -> Iterator[None]:

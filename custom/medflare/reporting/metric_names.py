@@ -48,6 +48,7 @@ NAMES: dict[str, str] = {
     "change_moved_f1": "change F1, moved",
     "change_macro_f1": "change macro F1",
     "change_opposite": "opposite change",
+    "first_visit_changes": "changes at a first visit",
     "parse_failure_rate": "unreadable outputs",
     "duplicate_rate": "repeated items",
     "bertscore_f1": "BERTScore F1",
@@ -77,6 +78,7 @@ LESS_IS_BETTER = (
     "parse_failure_rate",
     "duplicate_rate",
     "change_opposite",
+    "first_visit_changes",
     "label_unrecognised",
     "label_unrecognised_generated",
 )

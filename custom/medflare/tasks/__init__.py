@@ -17,7 +17,7 @@ _OVERLAP = ("rouge_score.rouge_scorer",)
 """It loads all of nltk and scikit-learn."""
 _CHANGES = (
     *("change_f1", "change_f1_other_patients", "change_opposite"),
-    *("change_accuracy", "change_accuracy_commonest"),
+    *("change_accuracy", "change_accuracy_commonest", "first_visit_changes"),
 )
 
 TASKS: dict[str, Task] = {

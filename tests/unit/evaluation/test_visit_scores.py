@@ -17,6 +17,7 @@ from medflare.evaluation.statistics import (
 )
 from medflare.evaluation.visit_metrics import (
     SCORES,
+    UNFOUNDED,
     averaged,
     by_visit,
     change_statistics,
@@ -25,6 +26,7 @@ from medflare.evaluation.visit_metrics import (
     groups_of,
     in_visit_order,
     mean_over_visits,
+    unfounded_statistics,
 )
 from medflare.labelling.labels import label_report
 from medflare.synthetic import DEMO_HOSPITALS
@@ -113,6 +115,19 @@ def test_first_visits_alone_have_no_changes(items: list[Prediction]) -> None:
     first = by_visit(items)[1]
     assert follow_ups(first) == []
     assert not any(name.startswith("change") for name in evaluate_visits(first, replicates=20))
+
+
+def test_first_visits_whose_report_compares_are_counted(items: list[Prediction]) -> None:
+    """Where the reference compares too, there was a study before that the site does not have."""
+    change = "The pleural effusion has increased since the prior study."
+    first = [item.model_copy(update={"generated": item.reference}) for item in by_visit(items)[1]]
+    assert evaluate_visits(first, replicates=20)[UNFOUNDED].value == 0
+    first[0] = first[0].model_copy(update={"generated": change})
+    first[1] = first[1].model_copy(update={"generated": change, "reference": change})
+    later = [item.model_copy(update={"generated": change}) for item in follow_ups(items)]
+    found = evaluate_visits([*first, *later], replicates=20)[UNFOUNDED]
+    assert found.value == pytest.approx(1 / (len(first) - 1))
+    assert unfounded_statistics(later) == {}
 
 
 def test_a_report_of_no_visit_is_refused(items: list[Prediction]) -> None:

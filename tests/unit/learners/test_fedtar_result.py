@@ -65,9 +65,10 @@ def finished(folders: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> A
         {"mixture": {"source": "global_fixed"}},
         {"personal": False},
         {"prior_context": True},
+        {"visit_context": True},
         {"train_backbone": True},
     ],
-    ids=["federated", "fixed grid", "not personal", "prior", "whole"],
+    ids=["federated", "fixed grid", "not personal", "prior", "told the visit", "whole"],
 )
 def test_a_site_that_opens_the_result_has_the_model_of_the_run(
     finished: Any, folders: dict[str, Path], tiny_backbone: Path, settings: dict[str, Any]

@@ -189,6 +189,25 @@ def test_without_prior_context_no_report_is_read(tiny_backbone: Path) -> None:
         assert torch.equal(model.visit_prefix(batch)[0], model.visit_prefix(other)[0])
 
 
+def test_with_visit_context_it_is_told_which_visit_is_a_first_and_nothing_of_the_report(
+    tiny_backbone: Path,
+) -> None:
+    chosen = settings(prior_context=False, visit_context=True)
+    model = learnt(LongitudinalGenerator(load_backbone(tiny_backbone, "fp32"), chosen, 0))
+    ids, known = model._priors(["", PRIORS[2], "Another report."])
+    first, *later = (
+        model.backbone.tokenizer.decode(row[there]).strip() for row, there in zip(ids, known, strict=True)
+    )
+    assert (first, set(later)) == ("First visit.", {"Follow-up visit."})
+    batch = visits(model, [2])
+    same, other = (VisitBatch(batch.patches, batch.pictures, [text], batch.assigned) for text in ("Yes.", ""))
+    with torch.no_grad():
+        (told, _), (again, _), (without, _) = map(model.visit_prefix, (batch, same, other))
+    assert torch.equal(told, again)
+    assert told.shape != without.shape or not torch.equal(told, without)
+    assert model.positions(3, 10) >= told.shape[1] + 10
+
+
 def test_positions_are_those_of_the_longest_visit(model: LongitudinalGenerator) -> None:
     prefix, _ = model.visit_prefix(visits(model, [2]))
     assert model.positions(3, 10) == prefix.shape[1] + 10

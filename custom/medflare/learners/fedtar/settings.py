@@ -49,6 +49,9 @@ class FedTARSettings(MethodSettings):
     # -- what is seen and what learns --
     prior_context: bool = Field(default=False, description="the report before stands in the prefix (TAR-14)")
     max_prior_tokens: PositiveCount = Field(100, description="most tokens of the report before")
+    visit_context: bool = Field(
+        default=False, description="the prefix says whether it is a patient's first visit (TAR-14)"
+    )
     train_backbone: bool = Field(
         default=False, description="encoder and decoder learn and are sent too (TAR-7)"
     )
@@ -125,6 +128,7 @@ class FedTARSettings(MethodSettings):
             components=self.mixture.components,
             prior_context=self.prior_context,
             max_prior_tokens=self.max_prior_tokens,
+            visit_context=self.visit_context,
             train_backbone=self.train_backbone,
         )
 
