@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A site's memory of signed submissions: as which job each came, so that a server cannot run one twice.
 
-FLARE signs every file with fresh random numbers (RSA-PSS), so whatever is submitted twice, has two signatures
+FLARE signs every file with fresh random numbers (RSA-PSS), so what is submitted twice has two signatures
 of one configuration; a server has no key to make another.
 """
 
