@@ -39,7 +39,7 @@ from method_comparison.result import Measured
 from method_comparison.tasks.base import ComparisonTask, ShownRow, Unit
 from method_comparison.tasks.fedtar_hospitals import (
     LEARNER,
-    TOLD,
+    OWN_STARTS,
     VisitsSettings,
     read_sites,
     start_file,
@@ -120,7 +120,7 @@ class FedTAR(ComparisonTask[VisitsSettings, VisitsMethod]):
     def train(self, unit: Unit[VisitsSettings, VisitsMethod]) -> Measured:
         from safetensors.torch import load_file
 
-        for name in TOLD:
+        for name in OWN_STARTS:
             if unit.own.settings.get(name):
                 write_start(unit.settings, [name], unit.shared)
         learners = make_learners(unit)

@@ -93,13 +93,13 @@ def read_sites(settings: VisitsSettings, partition: str, shared: Path) -> dict[s
     return {name: site for name, site in found.items() if name != "server"}
 
 
-TOLD = {"prior_context": "_prior", "visit_context": "_visit"}
+OWN_STARTS = {"prior_context": "_prior", "visit_context": "_visit"}
 """Setting that tells the model of the visit before -> how the file of its start ends."""
 
 
 def start_file(shared: Path, own: Mapping[str, Any]) -> Path:
     """Return where the common start stands; methods that are told of the visit before were taught with it."""
-    told = next((end for name, end in TOLD.items() if own.get(name)), "")
+    told = next((end for name, end in OWN_STARTS.items() if own.get(name)), "")
     return shared / f"start{told}.safetensors"
 
 
@@ -107,7 +107,7 @@ def write_start(settings: VisitsSettings, own: Sequence[str], shared: Path) -> N
     """Write bridge and client adapter after a central training on single visits of other hospitals.
 
     Args:
-        own: names of settings that are on, of those that change the start (`TOLD`).
+        own: names of settings that are on, of those that change the start (`OWN_STARTS`).
     """
     from safetensors.torch import save_file
 

@@ -77,7 +77,7 @@ class LearnerExecutor(Executor):
         self.state_reserve: DiskReserve | None = None
         self.run_lock: FolderLock | None = None
         self.signers: list[Signer] | None = None
-        self.came_first = False
+        self.submission_checked = False
 
     @staticmethod
     def check_method(method: str) -> None:
@@ -225,9 +225,9 @@ class LearnerExecutor(Executor):
             return
         self.signers = run.read_signers() if self.signers is None else self.signers
         egress.policy.signed(job=self.args.job, signers=self.signers)
-        if self.signers and not self.came_first:
+        if self.signers and not self.submission_checked:
             run.check_submission()
-            self.came_first = True
+            self.submission_checked = True
 
     def _submitter(self, run: SiteRun) -> str:
         """Return who submitted the job: by signatures where there are any, else as the server says."""
