@@ -32,7 +32,7 @@ from medflare.recipes import admin_downloads, admin_jobs, admin_runs
 from medflare.recipes.admin_downloads import KEPT_FREE, check_downloads
 from medflare.recipes.admin_jobs import download_job, submit_job
 from medflare.recipes.admin_runs import resume_job
-from medflare.recipes.admin_submissions import digests, remember_submission
+from medflare.recipes.admin_submissions import check_submission, digests, remember_submission
 from medflare.recipes.job import CLIENT_CONFIG, SERVER_CONFIG
 from medflare.recipes.job_reader import read_job
 from medflare.recipes.overrides import override
@@ -355,6 +355,14 @@ def test_what_the_kit_submits_is_remembered_under_the_id_that_the_server_gives(
     root.sign(server.shown / "job", "lead@hospital-a.org")
     with pytest.raises(RunError, match="another job than this kit submitted as j2"):
         resume_job(kit, "j2")
+
+
+def test_the_id_of_an_earlier_job_does_not_replace_what_the_kit_remembers(tmp_path: Path, job: Path) -> None:
+    """Else the server would have a later job gone on with in place of the earlier one."""
+    remember_submission(tmp_path, "j1", digests(job))
+    with pytest.raises(RunError, match="no honest one does"):
+        remember_submission(tmp_path, "j1", {})
+    check_submission(tmp_path, "j1", job)
 
 
 @pytest.mark.parametrize("number", ["../../startup/client", "/etc/cron.d/x", "", "j 1"])

@@ -7,11 +7,12 @@ import hashlib
 from pathlib import Path
 
 from medflare.core.errors import RunError
+from medflare.federation.site.submissions import SIGNATURES
 from medflare.wire.durable import read_json, write_json
 from medflare.wire.storage import NAME
 
 SUBMITTED = "submitted"
-OF_FLARE = (".__nvfl_sig.json", ".__nvfl_submitter.crt")
+OF_FLARE = (SIGNATURES, ".__nvfl_submitter.crt")
 """Files that FLARE adds to each folder of a job when it is signed."""
 
 
@@ -31,11 +32,12 @@ def remember_submission(kit: Path, job: str, files: dict[str, str]) -> None:
         files: as `digests` returned them before the job was signed.
 
     Raises:
-        RunError: the id is no plain name, and would become part of a path.
+        RunError: the id is no plain name, and would become part of a path, or is that of an earlier job.
     """
-    if not NAME.fullmatch(job):
+    file = kit / SUBMITTED / f"{job}.json"
+    if not NAME.fullmatch(job) or file.exists():
         raise RunError("the server gives the job an id that no honest one does. Ask who runs the server.")
-    write_json(kit / SUBMITTED / f"{job}.json", files)
+    write_json(file, files)
 
 
 def check_submission(kit: Path, run: str, folder: Path) -> None:

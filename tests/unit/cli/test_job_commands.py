@@ -124,11 +124,12 @@ def test_what_flare_raises_becomes_a_sentence_with_a_next_step(server: LyingSess
     assert "medflare job status" in said
 
 
-def test_a_job_that_cannot_run_is_not_sent(server: LyingSession) -> None:
+def test_a_job_that_cannot_run_is_not_sent(server: LyingSession, tmp_path: Path) -> None:
+    kit = ("--kit", tmp_path)  # it remembers what it submits
     server.answers["submit_job"] = AssertionError("sent")
-    assert "min_responses" in refusal(2, "job", "submit", "jobs/fedmrg", *KIT, "--set", "min_responses=-1")
+    assert "min_responses" in refusal(2, "job", "submit", "jobs/fedmrg", *kit, "--set", "min_responses=-1")
     server.answers["submit_job"] = "j2"
-    assert facts("job", "submit", "jobs/fedmrg", *KIT, "--rounds", 2, "--canary") == {"job": "j2"}
+    assert facts("job", "submit", "jobs/fedmrg", *kit, "--rounds", 2, "--canary") == {"job": "j2"}
 
 
 def test_a_folder_that_is_no_kit_is_named(tmp_path: Path) -> None:
