@@ -25,8 +25,8 @@ ERROR = "error.txt"
 """In the folder of a unit that failed."""
 HERE = Path(__file__).parent
 CODE = (Path(medflare.__file__).parent, HERE / "tasks", HERE.parent / "jobs")
-SUFFIXES = (".py", ".json", ".yaml", ".safetensors")
-"""Folders and endings of the files that decide, beside a configuration, what a unit trains."""
+CODE_SUFFIXES = (".py", ".json", ".yaml", ".safetensors")
+"""Folders and endings of the program's files that decide, beside a configuration, what a unit trains."""
 
 
 class OutOfTimeError(Exception):
@@ -49,23 +49,23 @@ class UnitProgress:
     """
 
     def __init__(
-        self, unit_folder: Path, settings: str, ends: float = math.inf, models: Sequence[Path] = ()
+        self, unit_folder: Path, settings: str, ends: float = math.inf, inputs: Sequence[Path] = ()
     ) -> None:
         """Take up what an interrupted training left in a unit's folder, or empty the folder.
 
         Args:
             settings: fingerprint of all that the configuration decides. Progress of other settings, of
-                another program or of other models is thrown away: half of a result by each would be the
+                another program or of other inputs is thrown away: half of a result by each would be the
                 result of neither.
             ends: moment of `time.monotonic` after which the training stops when a round is done.
-            models: folders of the models that were added to this machine and that the unit trains.
+            inputs: folders that the unit reads beside the program: models and public data.
         """
         self.ends = ends
         self.folder = unit_folder / FOLDER
-        self._of = "-".join([settings, program(), *([digest(models)] if models else [])])
+        self._of = "-".join([settings, program(), *([digest(inputs)] if inputs else [])])
         found, self._before = self._read(), 0.0
         same = found is not None and found.of == self._of
-        self.goes_on = same and any(self.folder.glob("*.safetensors"))
+        self.goes_on = same and has_checkpoint(unit_folder)
         if found is not None and self.goes_on:
             self._before = found.seconds
             (unit_folder / ERROR).unlink(missing_ok=True)
@@ -118,17 +118,22 @@ class _UnitCheckpoint(LoopCheckpoint):
             raise OutOfTimeError
 
 
+def has_checkpoint(unit_folder: Path) -> bool:
+    """Return whether an interrupted training left rounds in a unit's folder."""
+    return any((unit_folder / FOLDER).glob("*.safetensors"))
+
+
 @cache
 def program() -> str:
     """Return a digest of the code that trains units; documentation and tests are no part of it."""
-    return digest(CODE)
+    return digest(CODE, CODE_SUFFIXES)
 
 
-def digest(folders: Sequence[Path]) -> str:
-    """Return a digest of names and contents of the files that decide what is trained."""
+def digest(folders: Sequence[Path], suffixes: tuple[str, ...] = ("",)) -> str:
+    """Return a digest of names and contents of the files that end so; every file ends with ""."""
     found = hashlib.sha256()
     for folder in folders:
-        for path in sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES):
+        for path in sorted(p for p in folder.rglob("*") if p.name.endswith(suffixes) and p.is_file()):
             name = path.relative_to(folder).as_posix()
             with path.open("rb") as stream:
                 found.update(json.dumps([name, hashlib.file_digest(stream, "sha256").hexdigest()]).encode())

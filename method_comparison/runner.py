@@ -21,7 +21,7 @@ from medflare.core.config import Settings, parse
 from medflare.core.errors import ConfigError
 from method_comparison.comparison_table import Run
 from method_comparison.configuration import SCHEMA, Configuration, Selection, known, read_configuration
-from method_comparison.progress import ERROR, OutOfTimeError, UnitProgress
+from method_comparison.progress import ERROR, OutOfTimeError, UnitProgress, has_checkpoint
 from method_comparison.result import Result, ResultStore
 from method_comparison.tasks import make_task
 from method_comparison.tasks.base import AnyTask, Unit
@@ -188,8 +188,8 @@ def run_units(
                 continue
             told = f"{partition} {method} seed {seed}"
             try:
-                models = comparison.task.models(comparison.settings, comparison.own[method])
-                progress = UnitProgress(partial, comparison.fingerprint(method), ends, models)
+                inputs = comparison.task.inputs(comparison.settings, comparison.own[method], partition)
+                progress = UnitProgress(partial, comparison.fingerprint(method), ends, inputs)
                 if progress.goes_on:
                     say(f"{told}: goes on after {progress.seconds():.0f} s of an interrupted training")
                 result = train_unit(
@@ -199,7 +199,8 @@ def run_units(
                 say(f"{told}: stopped, as the time is over; the same command goes on with it.")
                 break
             except NotHereError as error:
-                shutil.rmtree(partial)
+                if not has_checkpoint(partial):  # a folder that is away for a while costs no trained round
+                    shutil.rmtree(partial)
                 found.left_out.append(told)
                 say(f"{told}: left out: {error}")
                 continue

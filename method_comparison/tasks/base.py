@@ -76,8 +76,10 @@ class ComparisonTask(ABC, Generic[S, M]):
     def check(self, settings: S, own: M) -> None:
         """Raise ConfigError where the rule or the learner of a method does not take its settings."""
 
-    def models(self, settings: S, own: M) -> Sequence[Path]:
-        """Return the folders of the models that a unit trains and that were added to this machine.
+    def inputs(self, settings: S, own: M, partition: str) -> Sequence[Path]:
+        """Return the folders that a unit reads beside the program and the shared ones: models, public data.
+
+        An interrupted unit goes on only where they are what they were.
 
         Raises:
             NotHereError: one of them is not there.

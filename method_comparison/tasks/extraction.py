@@ -28,6 +28,7 @@ from method_comparison.tasks.extraction_training import (
     train_and_test,
     zero_shot,
 )
+from method_comparison.tasks.needed import added_model
 
 JOB = Path(__file__).parents[2] / "jobs" / "fed_medlora"
 ENCODER_EPOCHS = 5
@@ -101,6 +102,9 @@ class Extraction(ComparisonTask[ExtractionSettings, ExtractionMethod]):
 
     def prepare(self, settings: ExtractionSettings, partition: str, seed: int, shared: Path) -> None:
         PARTITIONS[partition].write(shared / partition, seed, settings.train, settings.test)
+
+    def inputs(self, settings: ExtractionSettings, own: ExtractionMethod, partition: str) -> Sequence[Path]:
+        return [] if settings.model is None else [added_model(settings.model)]
 
     def train(self, unit: Unit[ExtractionSettings, ExtractionMethod]) -> Measured:
         cohorts, own, folder = PARTITIONS[unit.partition], unit.own, unit.shared / unit.partition

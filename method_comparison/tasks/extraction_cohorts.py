@@ -174,9 +174,8 @@ def _corpus(name: str) -> CohortConfig:
     if name == "mtsamples":
         folder = "ie/mtsamples_brat/train"
         shares = SplitConfig(train=0.75, val=0.25, test=0.0, seed=0)
-        return CohortConfig(format="brat", root=public_data(folder) / folder, split=shares, label_map=name)
-    folder = f"ie/{name}"
-    return CohortConfig(format="notes_jsonl", root=public_data(folder) / folder, label_map=name)
+        return CohortConfig(format="brat", root=public_data(folder), split=shares, label_map=name)
+    return CohortConfig(format="notes_jsonl", root=public_data(f"ie/{name}"), label_map=name)
 
 
 def _write_part(folder: Path, corpus: str, notes: Sequence[Note]) -> None:

@@ -21,7 +21,7 @@ from method_comparison.comparison_table import Run
 from method_comparison.markdown_table import Column
 from method_comparison.result import Measured
 from method_comparison.tasks.base import ComparisonTask, Unit
-from method_comparison.tasks.needed import added_model, public_data
+from method_comparison.tasks.needed import added_model, real_radiographs
 from method_comparison.tasks.prediction_scores import averaged, patients, scored_reports
 from method_comparison.tasks.untrained_reports import Untrained, trains_nothing, write_untrained
 
@@ -110,8 +110,9 @@ class FedMRG(ComparisonTask[FedMRGComparison, FedMRGMethod]):
             command = ["cohort", "partition", str(pooled), str(shared / "clusters")]
             app([*command, "--method", "report_clusters", "--no-scanners"], standalone_mode=False)
 
-    def models(self, settings: FedMRGComparison, own: FedMRGMethod) -> Sequence[Path]:
-        return [] if own.model is None else [added_model(own.model)]
+    def inputs(self, settings: FedMRGComparison, own: FedMRGMethod, partition: str) -> Sequence[Path]:
+        models = [] if own.model is None else [added_model(own.model)]
+        return [*models, *real_radiographs(partition)]
 
     def train(self, unit: Unit[FedMRGComparison, FedMRGMethod]) -> Measured:
         from medflare.aggregation.weighted_mean import WeightedMean
@@ -207,7 +208,7 @@ def read_sites(shared: Path, partition: str, model: str | None = None) -> dict[s
         model: name of the language model that all have; None for the embedded one.
 
     Raises:
-        NotHereError: the data of the real sites, or the model, are not on this machine.
+        NotHereError: the model is not on this machine.
     """
     sites = _sites_of(shared, partition)
     if model is None:
@@ -218,7 +219,6 @@ def read_sites(shared: Path, partition: str, model: str | None = None) -> dict[s
 
 def _sites_of(shared: Path, partition: str) -> dict[str, SiteConfig]:
     if partition == "real":
-        public_data("cxr_multisite")
         return {name: site for name, site in load_site_file(REAL).items() if name in PARTICIPANTS["real"]}
     demo = load_site_file(shared / "cohorts" / "site.yaml")
     if partition == "all":

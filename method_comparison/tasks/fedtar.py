@@ -47,6 +47,7 @@ from method_comparison.tasks.fedtar_hospitals import (
     write_hospitals,
     write_start,
 )
+from method_comparison.tasks.needed import real_radiographs
 
 FILE, ROUNDS = "predictions_generic.jsonl", "rounds.json"
 REPORTS = ("bleu_4", "rouge_l", "cider", "label_f1", "label_micro_f1")
@@ -116,6 +117,9 @@ class FedTAR(ComparisonTask[VisitsSettings, VisitsMethod]):
         if partition == "synthetic":
             write_hospitals(settings, shared / "cohorts")
         write_start(settings, [], shared)
+
+    def inputs(self, settings: VisitsSettings, own: VisitsMethod, partition: str) -> Sequence[Path]:
+        return real_radiographs(partition)
 
     def train(self, unit: Unit[VisitsSettings, VisitsMethod]) -> Measured:
         from safetensors.torch import load_file

@@ -11,7 +11,6 @@ from pydantic import Field
 
 from medflare.core.config import Settings
 from medflare.data.settings.site import SiteConfig, load_site_file
-from method_comparison.tasks.needed import public_data
 
 REAL_SITES = Path(__file__).parents[2] / "jobs" / "fedtar" / "sites" / "cxr_multisite.yaml"
 REAL_VISITS = 2
@@ -82,13 +81,7 @@ def write_hospitals(settings: VisitsSettings, folder: Path) -> None:
 
 
 def read_sites(settings: VisitsSettings, partition: str, shared: Path) -> dict[str, SiteConfig]:
-    """Return the sites that train.
-
-    Raises:
-        NotHereError: the real hospitals are wanted, and their data are not on this machine.
-    """
-    if partition == "real":
-        public_data("cxr_multisite")
+    """Return the sites that train."""
     found = load_site_file(REAL_SITES if partition == "real" else shared / "cohorts" / "site.yaml")
     return {name: site for name, site in found.items() if name != "server"}
 

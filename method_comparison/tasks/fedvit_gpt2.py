@@ -28,7 +28,7 @@ from method_comparison.comparison_table import Run
 from method_comparison.markdown_table import Column
 from method_comparison.result import Measured
 from method_comparison.tasks.base import ComparisonTask, ShownRow, Unit
-from method_comparison.tasks.needed import public_data
+from method_comparison.tasks.needed import real_radiographs
 from method_comparison.tasks.prediction_scores import scored_reports
 
 SHARES = {"site-1": 0.4, "site-2": 0.3, "site-3": 0.2, "site-4": 0.1}
@@ -103,6 +103,9 @@ class FedViT(ComparisonTask[ViTSettings, ViTMethod]):
             write_backbone(
                 shared / "backbone", settings.vision_steps, settings.language_steps, settings.attention_steps
             )
+
+    def inputs(self, settings: ViTSettings, own: ViTMethod, partition: str) -> Sequence[Path]:
+        return real_radiographs(partition)
 
     def train(self, unit: Unit[ViTSettings, ViTMethod]) -> Measured:
         from safetensors.torch import load_file
@@ -209,8 +212,6 @@ def write_hospitals(folder: Path, patients: int) -> None:
 
 def read_sites(shared: Path, partition: str) -> dict[str, SiteConfig]:
     """Return the sites, with the pretrained folder as their backbone."""
-    if partition == "real":
-        public_data("cxr_multisite")
     found = load_site_file(REAL if partition == "real" else shared / "cohorts" / "site.yaml")
     backbone = {"folder": shared / "backbone", "precision": "fp32"}
     return {

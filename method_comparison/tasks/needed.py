@@ -16,22 +16,18 @@ class NotHereError(ConfigError):
     """Something that a unit needs is not on this machine: the unit is left out, the others train."""
 
 
-def public_data(*folders: str) -> Path:
-    """Return the folder of public data.
-
-    Args:
-        folders: below it, which must be there.
+def public_data(folder: str) -> Path:
+    """Return a folder of public data.
 
     Raises:
-        NotHereError: MEDFLARE_DATA is not set, or one of them is not there.
+        NotHereError: MEDFLARE_DATA is not set, or the folder is not there.
     """
-    words = " and ".join(folders)
     if not os.environ.get(VARIABLE):
-        raise NotHereError(f"{VARIABLE} is not set: export the folder that holds {words}.")
+        raise NotHereError(f"{VARIABLE} is not set: export the folder that holds {folder}.")
     root = Path(os.environ[VARIABLE])
-    if missing := [name for name in folders if not (root / name).is_dir()]:
-        raise NotHereError(f"{VARIABLE} is {root} and has no folder {', '.join(missing)}; expected {words}.")
-    return root
+    if not (root / folder).is_dir():
+        raise NotHereError(f"{VARIABLE} is {root} and has no folder {folder}.")
+    return root / folder
 
 
 def added_model(name: str) -> Path:
@@ -44,3 +40,12 @@ def added_model(name: str) -> Path:
         return stored_model(name)
     except ConfigError as error:
         raise NotHereError(str(error)) from None
+
+
+def real_radiographs(partition: str) -> list[Path]:
+    """Return the folder of public radiographs and reports that partitions called "real" read.
+
+    Raises:
+        NotHereError: it is not on this machine.
+    """
+    return [public_data("cxr_multisite")] if partition == "real" else []

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 JOBS = Path(__file__).parents[2] / "jobs"
 NOTES, IMPRESSIONS = "notes", "impressions"
 JOB_OF = {NOTES: "fed_medlora", IMPRESSIONS: "ddcs_summary"}
-REPORTS = "iu_reports"
 SITES = ("site-1", "site-2", "site-3")
 TEST_SEED = 777
 COMPLETE = "complete"
@@ -101,6 +100,9 @@ class PrivateTraining(ComparisonTask[PrivateSettings, PrivateMethod]):
             write = write_notes if partition == NOTES else write_impressions
             write(settings, seed, folder)
             (folder / COMPLETE).touch()
+
+    def inputs(self, settings: PrivateSettings, own: PrivateMethod, partition: str) -> Sequence[Path]:
+        return [] if settings.model is None else [added_model(settings.model)]
 
     def train(self, unit: Unit[PrivateSettings, PrivateMethod]) -> Measured:
         from medflare.aggregation import make_rule
@@ -247,7 +249,7 @@ def write_notes(settings: PrivateSettings, seed: int, folder: Path) -> None:
 
 def write_impressions(settings: PrivateSettings, seed: int, folder: Path) -> None:
     """Write a seed's training findings, others at each site, and the held-out ones, alike for all seeds."""
-    reports = public_data(REPORTS) / REPORTS / "reports_dev.jsonl"
+    reports = public_data("iu_reports") / "reports_dev.jsonl"
     rows = [json.loads(line) for line in reports.read_text(encoding="utf-8").splitlines()]
     usable = [
         row for row in rows if row["impression"] and len((row["findings"] or "").split()) >= FEWEST_WORDS

@@ -149,7 +149,7 @@ class NoteExtraction(ComparisonTask[RealNotes, NotesMethod]):
             write_notes(scratch / "new", maccrobat()[: settings.new_site], "test")
         scratch.rename(folder)
 
-    def models(self, settings: RealNotes, own: NotesMethod) -> Sequence[Path]:
+    def inputs(self, settings: RealNotes, own: NotesMethod, partition: str) -> Sequence[Path]:
         return [model_of(settings, own)]
 
     def train(self, unit: Unit[RealNotes, NotesMethod]) -> Measured:
@@ -175,15 +175,13 @@ class NoteExtraction(ComparisonTask[RealNotes, NotesMethod]):
 
 def mtsamples() -> list[Note]:
     """Return the annotated notes of MTSamples, in order of name."""
-    folder = "ie/mtsamples_brat/train"
-    cohort = CohortConfig(format="brat", root=public_data(folder) / folder, label_map="mtsamples")
+    cohort = CohortConfig(format="brat", root=public_data("ie/mtsamples_brat/train"), label_map="mtsamples")
     return sorted(load_cohort(SiteConfig(name="x", cohort=(cohort,))).notes, key=lambda note: note.note_id)
 
 
 def maccrobat() -> list[Note]:
     """Return the development notes of MACCROBAT, mapped to the inventory, in order of name."""
-    folder = "ie/maccrobat"
-    cohort = CohortConfig(format="notes_jsonl", root=public_data(folder) / folder, label_map="maccrobat")
+    cohort = CohortConfig(format="notes_jsonl", root=public_data("ie/maccrobat"), label_map="maccrobat")
     notes = [
         note for note in load_cohort(SiteConfig(name="x", cohort=(cohort,))).notes if note.split == "val"
     ]

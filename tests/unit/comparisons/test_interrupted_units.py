@@ -143,21 +143,21 @@ def test_other_settings_begin_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [path.name for path in partial.iterdir()] == [progress.FOLDER]
 
 
-def test_progress_of_another_model_is_thrown_away(tmp_path: Path) -> None:
+def test_progress_of_other_inputs_is_thrown_away(tmp_path: Path) -> None:
     model, unit = tmp_path / "model", tmp_path / "unit"
     model.mkdir()
     (model / "model.safetensors").write_bytes(b"weights")
 
-    def goes_on(*models: Path) -> bool:
-        progress = UnitProgress(unit, "settings", models=models)
+    def goes_on(*inputs: Path) -> bool:
+        progress = UnitProgress(unit, "settings", inputs=inputs)
         kept = progress.goes_on
         LoopCheckpoint(progress.folder / "all.safetensors").write(1, {}, {})
         return kept
 
     assert [goes_on(model), goes_on(model)] == [False, True]
-    (model / "README.md").write_text("words")
-    assert goes_on(model), "what decides nothing may change"
     (model / "model.safetensors").write_bytes(b"other weights under the same name")
+    assert [goes_on(model), goes_on(model)] == [False, True]
+    (model / "image.png").write_bytes(b"a radiograph more")
     assert [goes_on(model), goes_on(model)] == [False, True]
     assert not goes_on(), "nor is it that of a unit that trains the embedded model"
 
@@ -167,13 +167,35 @@ def test_a_unit_names_the_model_that_it_trains_and_is_left_out_where_it_is_not_h
 ) -> None:
     monkeypatch.setenv("MEDFLARE_MODELS", str(tmp_path / "models"))
     said: list[str] = []
-    for task, partition, own in (("fedmrg", "all", {"model": "big"}), ("real_notes", "all_notes", {})):
-        given = {"task": task, "partitions": [partition], "settings": {}}
+    monkeypatch.setenv("MEDFLARE_DATA", str(tmp_path))
+    big = {"model": "big"}
+    for task, partition, settings, own in (
+        ("fedmrg", "all", {}, big),
+        ("real_notes", "all_notes", {}, {}),
+        ("extraction", "synthetic", big, {}),
+        ("private_training", "notes", big, {}),
+        *((task, "real", {}, {}) for task in ("fedmrg", "fedtar", "fedvit_gpt2")),
+    ):
+        given = {"task": task, "partitions": [partition], "settings": settings}
         given["methods"] = {"plain": {"title": "x", "settings": own}}
         not_trained = run_units(comparison_of(given, "plain"), tmp_path / "out", say=said.append)
         assert not_trained.left_out == [f"{partition} plain seed 0"]
     assert all("left out: " in line for line in said)
     assert not list((tmp_path / "out").rglob("*.partial"))
+
+
+def test_a_model_that_is_away_for_a_while_costs_no_trained_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEDFLARE_MODELS", str(tmp_path / "models"))
+    given = {"task": "real_notes", "partitions": ["all_notes"], "settings": {}}
+    given["methods"] = {"plain": {"title": "x", "settings": {}}}
+    comparison = comparison_of(given, "plain")
+    partial = tmp_path / "x" / "all_notes" / "plain" / "0.partial"
+    kept = partial / progress.FOLDER / "all.safetensors"
+    LoopCheckpoint(kept).write(1, {}, {})
+    assert run_units(comparison, tmp_path, say=lambda line: None).left_out
+    assert kept.is_file()
 
 
 def test_what_a_failure_left_is_no_part_of_the_unit(tmp_path: Path) -> None:

@@ -203,7 +203,7 @@ def test_what_is_not_here_is_an_error_for_one_comparison_and_none_for_all(
     assert main(["run", "toy", *arguments]) == 2
     assert "1 unit(s) left out, which need what is not here: toy all plain seed 0" in capsys.readouterr().out
     assert main(["run", "all", *arguments]) == 0
-    assert "and has no folder ie/notes; expected ie/notes" in capsys.readouterr().out
+    assert "and has no folder ie/notes." in capsys.readouterr().out
 
 
 def test_a_model_that_is_not_here_says_how_it_is_added(
