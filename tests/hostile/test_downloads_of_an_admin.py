@@ -28,7 +28,7 @@ from nvflare.fuel.hci.cmd_arg_utils import split_to_args
 
 from federation_root import Root
 from medflare.core.errors import RunError
-from medflare.recipes import admin_downloads, admin_jobs, admin_runs
+from medflare.recipes import admin_downloads, admin_jobs, admin_runs, admin_submissions
 from medflare.recipes.admin_downloads import KEPT_FREE, check_downloads
 from medflare.recipes.admin_jobs import download_job, submit_job
 from medflare.recipes.admin_runs import resume_job
@@ -36,6 +36,7 @@ from medflare.recipes.admin_submissions import check_submission, digests, rememb
 from medflare.recipes.job import CLIENT_CONFIG, SERVER_CONFIG
 from medflare.recipes.job_reader import read_job
 from medflare.recipes.overrides import override
+from medflare.wire.disk_space import DiskFullError
 from medflare.wire.durable import write_json
 
 HONEST = {"tx_id": "3f2c0d6e-1111-4a4a-8a8a-0123456789ab", "source_fqcn": "server"}
@@ -363,6 +364,23 @@ def test_the_id_of_an_earlier_job_does_not_replace_what_the_kit_remembers(tmp_pa
     with pytest.raises(RunError, match="no honest one does"):
         remember_submission(tmp_path, "j1", {})
     check_submission(tmp_path, "j1", job)
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_job_that_the_kit_cannot_remember_is_named(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool
+) -> None:
+    def no_space(file: Path, data: Any) -> None:
+        raise DiskFullError(file.parent)
+
+    monkeypatch.setattr(admin_jobs, "asking_session", lambda kit, otherwise: nullcontext(server))
+    kit = tmp_path / "kit"
+    kit.write_text("no folder, so nothing can be written in it")
+    if full:
+        monkeypatch.setattr(admin_submissions, "write_json", no_space)
+    with pytest.raises(RunError, match=r"job j2 is submitted, .*`medflare job status j2`"):
+        submit_job(kit, Path(__file__).parents[2] / "jobs/fed_medlora", {})
+    assert len(server.submitted) == 1
 
 
 @pytest.mark.parametrize("number", ["../../startup/client", "/etc/cron.d/x", "", "j 1"])

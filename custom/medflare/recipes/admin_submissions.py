@@ -8,6 +8,7 @@ from pathlib import Path
 
 from medflare.core.errors import RunError
 from medflare.federation.site.submissions import SIGNATURES
+from medflare.wire.disk_space import DiskFullError
 from medflare.wire.durable import read_json, write_json
 from medflare.wire.storage import NAME
 
@@ -32,12 +33,20 @@ def remember_submission(kit: Path, job: str, files: dict[str, str]) -> None:
         files: as `digests` returned them before the job was signed.
 
     Raises:
-        RunError: the id is no plain name, and would become part of a path, or is that of an earlier job.
+        RunError: the id is no plain name, and would become part of a path, or is that of an earlier job; or
+            the kit's folder cannot be written to.
     """
     file = kit / SUBMITTED / f"{job}.json"
     if not NAME.fullmatch(job) or file.exists():
         raise RunError("the server gives the job an id that no honest one does. Ask who runs the server.")
-    write_json(file, files)
+    try:
+        write_json(file, files)
+    except (OSError, DiskFullError) as error:
+        cause = str(error).rstrip(".")
+        raise RunError(
+            f"job {job} is submitted, but this kit cannot remember what was submitted: {file}: {cause}. "
+            f"`medflare job status {job}` shows the job; do not submit it again."
+        ) from None
 
 
 def check_submission(kit: Path, run: str, folder: Path) -> None:
