@@ -140,8 +140,18 @@ def test_no_request_goes_around_the_first_one(jobs: Callable[..., SignedJobs], b
     assert "policy.submitters" in jobs(**RULES).sign(by_bob).ask("fit").text
 
 
-def test_a_site_that_limits_nobody_asks_for_no_signature(jobs: Callable[..., SignedJobs]) -> None:
-    assert not jobs().sign(lambda folder: None).ask().refused
+def test_a_site_without_rules_asks_for_a_signature(
+    jobs: Callable[..., SignedJobs], root: Root, by_bob: Sign
+) -> None:
+    answer = jobs().sign(lambda folder: None).ask()
+    assert "policy.unsigned_jobs: no admin of this federation signed the job's files" in answer.text
+    assert not jobs().sign(by_bob).ask().refused
+
+
+def test_only_the_hospital_admits_jobs_that_nobody_signed(jobs: Callable[..., SignedJobs]) -> None:
+    assert not jobs(unsigned_jobs=True).sign(lambda folder: None).ask().refused
+    answer = jobs(unsigned_jobs=True, **RULES).sign(lambda folder: None).ask()
+    assert "policy.submitters" in answer.text, "a rule on people still asks who signed"
 
 
 # ---- which job it is ---------------------------------------------------------------------------------------

@@ -155,9 +155,10 @@ class Policy:
             "roles": rules.roles,
         }
         limited = [key for key, patterns in held.items() if "*" not in patterns]
-        if limited and not signers:
+        if not signers:
+            asking = limited or ([] if rules.unsigned_jobs else ["unsigned_jobs"])
             self._raise(
-                [_refusal(key, "no admin of this federation signed the job's files") for key in limited]
+                [_refusal(key, "no admin of this federation signed the job's files") for key in asking]
             )
         if "jobs" in limited and not job:
             text = "the job's own configuration does not name it; its author exports it again"
@@ -331,6 +332,8 @@ def in_words(policy: Policy) -> list[str]:
         "Tensors": rules.tensors,
     }
     words = [f"{what} only: {', '.join(given)}." for what, given in lists.items() if given != ANY]
+    if rules.unsigned_jobs:
+        words.append("Jobs that no admin of the federation signed may run.")
     words += [f"Every update must have: {item.replace('|', ' or ')}." for item in rules.require]
     if rules.min_sites > 1:
         words.append(f"At least {rules.min_sites} sites must take part.")

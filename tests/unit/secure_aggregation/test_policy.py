@@ -191,6 +191,7 @@ def test_every_rule_that_differs_from_its_default_is_put_into_words() -> None:
         "submitters": ("lead@a.org", "Submitters only: lead@a.org."),
         "organisations": ("hospital_a", "Organisations only: hospital_a."),
         "roles": ("lead", "Roles only: lead."),
+        "unsigned_jobs": (True, "Jobs that no admin of the federation signed may run."),
         "require": ("mask|he", "Every update must have: mask or he."),
         "min_sites": (3, "At least 3 sites must take part."),
         "partners": (("site-2", "site-3"), "Sites it takes part with: site-2, site-3."),

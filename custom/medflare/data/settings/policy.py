@@ -74,6 +74,10 @@ class PolicyConfig(Settings):
     )
     organisations: NamePatterns = Field(default=ANY, description="organisations whose people may submit")
     roles: NamePatterns = Field(default=ANY, description="roles that may submit: project_admin, lead, ...")
+    unsigned_jobs: bool = Field(
+        default=False,
+        description="in a startup kit, whether a job may run that no admin of the federation signed",
+    )
     require: NamePatterns = Field(
         default=(),
         description="protections that every update must have; [mask], [he], or ['mask|he'] for either",
