@@ -67,14 +67,14 @@ class Visit:
         number: t = 1..T. A patient who missed a visit has a hole where the source numbers its visits.
         gap: days since the patient's visit before this one; None for the first, or where days are unknown.
         since: days since the patient's first visit; None where days are unknown.
-        prior: the report of the visit before, "" for the first (TAR-14's `prior_context`).
+        prior: the report of the visit before, None for the first (TAR-14's `prior_context`).
     """
 
     study: Study
     number: int
     gap: float | None = None
     since: float | None = None
-    prior: str = ""
+    prior: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

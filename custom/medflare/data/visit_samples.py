@@ -82,8 +82,8 @@ class VisitSamples:
         """Return the reports to learn."""
         return [self.visits[row].study.report for row in rows]
 
-    def priors(self, rows: Sequence[int]) -> list[str]:
-        """Return the reports of the visits before, "" for a patient's first: `prior_context` (TAR-14)."""
+    def priors(self, rows: Sequence[int]) -> list[str | None]:
+        """Return the reports of the visits before, None for a patient's first: `prior_context` (TAR-14)."""
         return [self.visits[row].prior for row in rows]
 
     def gaps(self, rows: Sequence[int]) -> Tensor:

@@ -37,8 +37,8 @@ PATIENT, DECODER = "patient.", "decoder."
 PATIENT_PROJECTION = PATIENT + PROJECTION
 """Before the names of W_proj and b_proj among the shared tensors."""
 WORDING = {"prior": " Previous report:", "first": " First visit.", "later": " Follow-up visit."}
-"""Words before the previous visit's report, in its place at a first visit, and without it at a later one; a
-backbone's template may have others."""
+"""Words before the previous visit's report, in its place at a first visit, and where it is not shown or empty
+at a later one; a backbone's template may have others."""
 
 
 class LongitudinalSettings(Settings):
@@ -64,13 +64,13 @@ class VisitBatch:
     """Inputs of the model for B visits, on any device.
 
     patches: (B, m, S, C) encoder's tokens of up to m pictures; pictures: (B, m) bool, true where there is
-    one; priors: report before of each, "" for a first visit; assigned: (B, K) rows q_p, None for nobody in
+    one; priors: report before of each, None for a first visit; assigned: (B, K) rows q_p, None for nobody in
     particular.
     """
 
     patches: Tensor
     pictures: Tensor
-    priors: Sequence[str]
+    priors: Sequence[str | None]
     assigned: Tensor | None
 
 
@@ -158,16 +158,18 @@ class LongitudinalGenerator(ReportGenerator):
         present = torch.cat([_all(part) if kept is None else kept for part, kept in parts], 1)  # (B, P')
         return left_padded(embedded, present)
 
-    def _priors(self, priors: Sequence[str]) -> tuple[Tensor, Tensor]:
+    def _priors(self, priors: Sequence[str | None]) -> tuple[Tensor, Tensor]:
         """Return token ids (B, R) of what is said of the visits before, and which positions are present."""
-        rows = [self._prior(prior) if prior else self._wording("first") for prior in priors]
+        rows = [self._prior(prior) for prior in priors]
         ids = nn.utils.rnn.pad_sequence(rows, batch_first=True)
         lengths = torch.tensor([len(row) for row in rows])
         known = torch.arange(ids.shape[1]) < lengths[:, None]
         return ids.to(self.device), known.to(self.device)
 
-    def _prior(self, prior: str) -> Tensor:
-        if not self.parts.prior_context:
+    def _prior(self, prior: str | None) -> Tensor:
+        if prior is None:
+            return self._wording("first")
+        if not (self.parts.prior_context and prior):
             return self._wording("later")
         report = self._ids(f" {prior}", bos=False)[0][: self.parts.max_prior_tokens]
         return torch.cat([self._wording("prior"), report])
@@ -180,7 +182,7 @@ class LongitudinalGenerator(ReportGenerator):
         total = sum(ids.shape[1] for ids in self._segments.values()) + pictures * self.encoder.tokens + report
         words = {name: len(self._wording(name)) for name in WORDING}
         if self.parts.prior_context:
-            return total + max(words["prior"] + self.parts.max_prior_tokens, words["first"])
+            return total + max(words["prior"] + self.parts.max_prior_tokens, words["first"], words["later"])
         return total + (max(words["first"], words["later"]) if self.parts.visit_context else 0)
 
     @contextlib.contextmanager
@@ -237,7 +239,7 @@ class LongitudinalGenerator(ReportGenerator):
         """
         tokens, _ = self.encode(images)
         pictures = torch.ones(len(images), 1, dtype=torch.bool)
-        texts = self.draft(VisitBatch(tokens[:, None], pictures, [""] * len(images), None), decoding)
+        texts = self.draft(VisitBatch(tokens[:, None], pictures, [None] * len(images), None), decoding)
         return texts, torch.zeros(len(images), len(CONDITIONS), dtype=torch.long)
 
 

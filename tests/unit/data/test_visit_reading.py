@@ -23,7 +23,7 @@ def test_a_patient_has_numbered_visits_with_gaps_and_the_report_before(tmp_path:
     assert [visit.number for visit in a.visits] == [1, 2, 3]
     assert [visit.gap for visit in a.visits] == [None, 30, 60]
     assert [visit.since for visit in a.visits] == [0, 30, 90]
-    assert [visit.prior for visit in a.visits] == ["", folders.REPORTS[0], folders.REPORTS[1]]
+    assert [visit.prior for visit in a.visits] == [None, folders.REPORTS[0], folders.REPORTS[1]]
     assert (a.age, a.sex, a.split) == (60, "M", "train")
     assert cohort.skipped == []
 

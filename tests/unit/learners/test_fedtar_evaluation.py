@@ -31,7 +31,9 @@ class Copyist:
 
     def draft(self, rows: list[int], decoding: DecodingSettings | None = None) -> list[str]:
         self.decodings.append(decoding)
-        return self.samples.reports(rows) if self.copies == "reference" else self.samples.priors(rows)
+        if self.copies == "reference":
+            return self.samples.reports(rows)
+        return [prior or "" for prior in self.samples.priors(rows)]
 
     def rows_loss(self, rows: list[int]) -> float:
         return float(len(rows))

@@ -25,7 +25,7 @@ from medflare.models.report_generator import DecodingSettings
 COMPONENTS = 3
 GREEDY = DecodingSettings(beams=1, max_new_tokens=12, min_new_tokens=4, repetition_penalty=1.0)
 TARGETS = {"llama": ["q_proj", "v_proj"], "gpt2": ["c_attn"]}
-PRIORS = ("", "The heart is large.", "There is a small left pleural effusion and mild edema.", "")
+PRIORS = (None, "The heart is large.", "There is a small left pleural effusion and mild edema.", None)
 
 
 @pytest.fixture(scope="session")
@@ -152,7 +152,7 @@ def test_every_picture_and_the_report_before_are_read(model: LongitudinalGenerat
         fewer = VisitBatch(
             both_images.patches[:, :2], both_images.pictures[:, :2], both_images.priors, both_images.assigned
         )
-        first = VisitBatch(both_images.patches, both_images.pictures, [""], both_images.assigned)
+        first = VisitBatch(both_images.patches, both_images.pictures, [None], both_images.assigned)
         other = VisitBatch(
             both_images.patches, both_images.pictures, both_images.priors, both_images.assigned.flip(1)
         )  # type: ignore[union-attr]
@@ -171,7 +171,7 @@ def test_a_picture_that_is_not_there_is_not_read(model: LongitudinalGenerator) -
 
 def test_the_report_before_is_cut_and_its_absence_has_words(model: LongitudinalGenerator) -> None:
     tokenizer = model.backbone.tokenizer
-    ids, known = model._priors([PRIORS[2], ""])
+    ids, known = model._priors([PRIORS[2], None])
     decoded = [tokenizer.decode(row[there]) for row, there in zip(ids, known, strict=True)]
     assert decoded[1].strip() == "First visit."
     assert decoded[0].strip().startswith("Previous report: There is a small")
@@ -184,7 +184,7 @@ def test_without_prior_context_no_report_is_read(tiny_backbone: Path) -> None:
         LongitudinalGenerator(load_backbone(tiny_backbone, "fp32"), settings(prior_context=False), 0)
     )
     batch = visits(model, [2])
-    other = VisitBatch(batch.patches, batch.pictures, [""], batch.assigned)
+    other = VisitBatch(batch.patches, batch.pictures, [None], batch.assigned)
     with torch.no_grad():
         assert torch.equal(model.visit_prefix(batch)[0], model.visit_prefix(other)[0])
 
@@ -194,13 +194,15 @@ def test_with_visit_context_it_is_told_which_visit_is_a_first_and_nothing_of_the
 ) -> None:
     chosen = settings(prior_context=False, visit_context=True)
     model = learnt(LongitudinalGenerator(load_backbone(tiny_backbone, "fp32"), chosen, 0))
-    ids, known = model._priors(["", PRIORS[2], "Another report."])
+    ids, known = model._priors([None, PRIORS[2], "Another report.", ""])
     first, *later = (
         model.backbone.tokenizer.decode(row[there]).strip() for row, there in zip(ids, known, strict=True)
     )
     assert (first, set(later)) == ("First visit.", {"Follow-up visit."})
     batch = visits(model, [2])
-    same, other = (VisitBatch(batch.patches, batch.pictures, [text], batch.assigned) for text in ("Yes.", ""))
+    same, other = (
+        VisitBatch(batch.patches, batch.pictures, [text], batch.assigned) for text in ("Yes.", None)
+    )
     with torch.no_grad():
         (told, _), (again, _), (without, _) = map(model.visit_prefix, (batch, same, other))
     assert torch.equal(told, again)

@@ -77,7 +77,7 @@ def _patient(who: str, rows: Sequence[Study]) -> Patient:
                 number=study.visit or 0,
                 gap=None if before is None else _between(before, study),
                 since=_between(ordered[0], study),
-                prior="" if before is None else before.report,
+                prior=None if before is None else before.report,
             )
         )
     ages = [study.age for study in ordered if study.age is not None]
