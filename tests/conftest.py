@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 from fault_rows import fault_rows
 
@@ -27,6 +27,10 @@ SEED = 271828
 # The same examples in every run; `pytest --hypothesis-profile search` looks for new ones.
 settings.register_profile("repository", derandomize=True, deadline=None)
 settings.register_profile("search", deadline=None, print_blob=True)
+# A mutant has failed with its first example; looking for a smaller one takes minutes.
+settings.register_profile(
+    "mutation", derandomize=True, deadline=None, phases=(Phase.explicit, Phase.generate)
+)
 settings.load_profile("repository")
 
 

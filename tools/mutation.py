@@ -34,6 +34,7 @@ TESTS = {
 COPIED = (
     *("tests", "jobs", "docs", "examples", "benchmarks", "method_comparison", "tools", "workspace_templates"),
 )
+ARGUMENTS = ("-n", "0", "-x", "-p", "no:cacheprovider", "--hypothesis-profile", "mutation")
 SURVIVED = ("survived", "no tests", "suspicious", "timeout")
 
 
@@ -85,7 +86,7 @@ def prepare(pattern: str, tests: list[str]) -> None:
         f'only_mutate = ["src/medflare/{pattern}"]',
         f"also_copy = {[*COPIED, 'setup.cfg']!r}",
         f"pytest_add_cli_args_test_selection = {tests!r}",
-        'pytest_add_cli_args = ["-n", "0", "-x", "-p", "no:cacheprovider"]',
+        f"pytest_add_cli_args = {[*ARGUMENTS]!r}",
         "mutate_only_covered_lines = true",
     ]
     (COPY / "pyproject.toml").write_text("\n".join([project, *settings, ""]), encoding="utf-8")
