@@ -26,7 +26,7 @@ LEARNER: dict[str, Any] = {
     "decoding": {"beams": 1, "max_new_tokens": 110, "min_new_tokens": 0, "repetition_penalty": 1.0},
     "eval_batch": 64,
 }
-"""As in jobs/fedtar; equal for all methods."""
+"""As in jobs/fedtar, but that no method says which visit is the first unless its row does."""
 PLAIN = {"variant": "pooled_baseline"}
 TEACHING_HOSPITALS, TEACHING_LR, TEACHING_BATCH = 6, 3e-3, 16
 

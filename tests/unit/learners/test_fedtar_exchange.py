@@ -10,6 +10,7 @@ import torch
 from fedtar_sites import SPLIT, VISITS, at_visit, plan
 
 from medflare.core.errors import UpdateError
+from medflare.learners.fedtar.settings import METHOD
 from medflare.models.longitudinal_generator import VisitBatch
 
 
@@ -84,6 +85,14 @@ def test_rates_follow_one_cosine_or_none(fedtar: Any) -> None:
     assert [round(fedtar()._rate(x), 3) for x in (0.0, 0.5, 1.0)] == [1.0, 0.5, 0.0]
     paper = fedtar(preset="paper")
     assert [paper._rate(x) for x in (0.0, 0.5, 1.0)] == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(("preset", "said"), [("recommended", True), ("instruct", True), ("paper", False)])
+def test_all_presets_but_the_papers_say_which_visit_is_a_first(preset: str, said: bool) -> None:
+    """TAR-14: otherwise drafts of first visits compare with a study that is not there."""
+    settings = METHOD.resolve({"preset": preset})
+    assert (settings.visit_context, settings.generator.visit_context) == (said, said)
+    assert not METHOD.resolve({"preset": preset, "visit_context": False}).visit_context
 
 
 @pytest.mark.parametrize(("keep", "steps"), [(True, 5.0), (False, 3.0)])

@@ -150,7 +150,7 @@ class FedTARSettings(MethodSettings):
 
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "recommended": {"model": {"prompts": False}},
+    "recommended": {"model": {"prompts": False}, "visit_context": True},
     "paper": {
         "model": {"prompts": False},
         "schedule": "constant",
@@ -164,12 +164,15 @@ PRESETS: dict[str, dict[str, Any]] = {
         "batch": 8,
         "lr": 5e-4,
         "warmup": 0.05,
+        "visit_context": True,
         "decoding": SHORT_REPORTS,
         "eval_limit": 4,
     },
 }
 """Preset -> settings that it changes before a job's own settings apply. `paper` is what is printed:
-AdamW at 1e-5 for model and adapters, rank 4, a = 128, 16 components; the rest is not."""
+AdamW at 1e-5 for model and adapters, rank 4, a = 128, 16 components; the rest is not. The others tell the
+model which visit is a patient's first, as drafts of first visits compare with a study that is not there
+otherwise."""
 
 PAPER_JOB: dict[str, Any] = {
     "steps": None,
