@@ -290,7 +290,9 @@ def test_distances_that_are_no_jaccard_matrix_are_searched_and_not_called_proven
         (dict(most_variance=0.5), "most_variance is 0.5"),
         (dict(variance_rounds=-1.0), "variance_rounds is -1.0"),
         (dict(latencies=np.array([1.0, 0.0, 2.0])), "latency is not a positive number"),
+        (dict(latencies=np.ones(4)), "4 latencies and 3 data shares for 3 sites"),
         (dict(shares=np.array([1.0, 0.0, 0.0])), "data shares are not positive"),
+        (dict(shares=np.array([0.5, 0.5, 0.5])), "data shares are not positive with sum 1"),
         (dict(distances=np.ones((3, 3))), "distances are not symmetric"),
         (dict(distances=np.zeros((2, 2))), "distances have shape"),
     ],
@@ -301,5 +303,10 @@ def test_what_cannot_be_is_refused_with_its_value(wrong: dict[str, Any], message
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
-    with pytest.raises(ConfigError, match=r"draws is 0.*; floor is 2"):
+    with pytest.raises(ConfigError, match=r"^client selection: draws is 0.*; floor is 2.*at most 1\.$"):
         random_problem(0, 3, draws=0, floor=2)
+
+
+def test_there_is_nobody_to_choose_without_data() -> None:
+    with pytest.raises(ConfigError, match="no site has training examples"):
+        Problem(sites=(), latencies=np.zeros(0), shares=np.zeros(0))
