@@ -31,7 +31,9 @@ MOST_LOG = 1_000_000
 WATCH_SECONDS = 5.0
 """Between two looks at a job."""
 MISSES = 3
-"""Looks in a row at which a job may be missing that was there: FLARE writes its file anew where it lies."""
+"""Looks in a row at which a job may be missing that is there: FLARE writes its file anew where it lies."""
+SECONDS_OF_A_MISS = 1.0
+"""Before the next look at a job that was not seen yet, whose id may be wrong."""
 ENDED = ("FINISHED", "FAILED", "ABANDONED")
 """Beginnings of FLARE's words on a job that has ended."""
 COMPLETED = "FINISHED:COMPLETED"
@@ -157,7 +159,7 @@ class _Watch:
             facts, progress = _look(session, self._job)
         except JobNotFound:
             self._missing += 1
-            if not self._shown or self._missing > MISSES:
+            if self._missing > MISSES:
                 raise
             return None
         line, self._missing = _line(facts, progress), 0
@@ -167,10 +169,11 @@ class _Watch:
         return facts
 
     def _sleep(self) -> None:
-        if time.monotonic() + WATCH_SECONDS > self._ends:
+        pause = WATCH_SECONDS if self._shown else SECONDS_OF_A_MISS
+        if time.monotonic() + pause > self._ends:
             job = self._job
             raise RunError(f"job {job} has not ended. It goes on; `medflare job wait {job}` waits again.")
-        time.sleep(WATCH_SECONDS)
+        time.sleep(pause)
 
 
 def _line(facts: ServerJob, progress: Mapping[str, str]) -> str:

@@ -54,6 +54,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> LyingSession:
     monkeypatch.setattr(admin_session, "admin_session", opened)
     for module in (admin_jobs, admin_runs):
         monkeypatch.setattr(module, "WATCH_SECONDS", 0.0)
+    monkeypatch.setattr(admin_jobs, "SECONDS_OF_A_MISS", 0.0)
     return session
 
 
@@ -177,6 +178,8 @@ def test_a_job_whose_file_flare_writes_anew_is_not_lost(server: LyingSession) ->
     server.answers["show_stats"] = {}
     server.answers["get_job_meta"] = InTurn([RUNNING, gone, gone, gone, RUNNING, gone, ENDED])
     assert medflare("job", "wait", "j1", *KIT).stderr.split() == ["RUNNING", "FINISHED:COMPLETED"]
+    server.answers["get_job_meta"] = InTurn([gone, gone, ENDED])
+    assert medflare("job", "wait", "j1", *KIT).stderr.split() == ["FINISHED:COMPLETED"]
     server.answers["get_job_meta"] = InTurn([RUNNING, gone])
     assert "nothing is known of job j1 (JobNotFound" in refusal(5, "job", "wait", "j1", *KIT)
 
