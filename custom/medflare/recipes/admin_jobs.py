@@ -88,14 +88,15 @@ def job_facts(kit: Path, job: str) -> tuple[ServerJob, dict[str, str]]:
 
 
 def _look(session: Session, job: str) -> tuple[ServerJob, dict[str, str]]:
-    from nvflare.fuel.flare_api.api_spec import JobNotRunning
+    from nvflare.fuel.flare_api.api_spec import InternalError, JobNotFound, JobNotRunning, NoReply
 
     facts = _facts(session.get_job_meta(job))
     if facts.status != "RUNNING":
         return facts, {}
     try:
         shown = session.show_stats(job, "server")
-    except JobNotRunning:  # it ended in between
+    except (JobNotRunning, JobNotFound, NoReply, InternalError):
+        # It ended in between, or does: how far a job is says its own process, which may answer no more.
         return facts, {}
     server = shown.get("server") if isinstance(shown, Mapping) else None
     progress = server.get("Progress") if isinstance(server, Mapping) else None

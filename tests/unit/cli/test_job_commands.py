@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nvflare.fuel.flare_api.api_spec import JobNotFound, JobNotRunning, NoConnection, NoReply, SessionClosed
+from nvflare.fuel.flare_api.api_spec import (
+    InternalError,
+    JobNotFound,
+    JobNotRunning,
+    NoConnection,
+    NoReply,
+    SessionClosed,
+)
 
 from command_line import answer, facts, medflare, refusal
 from medflare.core.errors import RunError
@@ -170,6 +177,18 @@ def test_a_server_that_is_started_again_is_waited_for(server: LyingSession, away
     assert (first, last) == ("RUNNING", "FINISHED:COMPLETED")
     assert gone.startswith("the server does not answer; it is waited for")
     assert type(away).__name__ in gone
+
+
+@pytest.mark.parametrize(
+    "silent", [NoReply(""), InternalError("no answer"), JobNotFound("no such job"), JobNotRunning("it ended")]
+)
+def test_a_job_that_ends_while_it_is_asked_how_far_it_is_is_waited_for(
+    server: LyingSession, silent: Exception
+) -> None:
+    """Seen on a busy machine after an abort: the server answers, and the job's own process no more."""
+    server.answers["get_job_meta"] = InTurn([RUNNING, RUNNING, ENDED])
+    server.answers["show_stats"] = silent
+    assert medflare("job", "wait", "j1", *KIT).stderr.split() == ["RUNNING", "FINISHED:COMPLETED"]
 
 
 def test_a_job_whose_file_flare_writes_anew_is_not_lost(server: LyingSession) -> None:
