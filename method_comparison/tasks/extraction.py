@@ -28,7 +28,7 @@ from method_comparison.tasks.extraction_training import (
     train_and_test,
     zero_shot,
 )
-from method_comparison.tasks.needed import added_model
+from method_comparison.tasks.needed import added_models
 
 JOB = Path(__file__).parents[2] / "jobs" / "fed_medlora"
 ENCODER_EPOCHS = 5
@@ -104,7 +104,7 @@ class Extraction(ComparisonTask[ExtractionSettings, ExtractionMethod]):
         PARTITIONS[partition].write(shared / partition, seed, settings.train, settings.test)
 
     def inputs(self, settings: ExtractionSettings, own: ExtractionMethod, partition: str) -> Sequence[Path]:
-        return [] if settings.model is None else [added_model(settings.model)]
+        return added_models(settings.model)
 
     def train(self, unit: Unit[ExtractionSettings, ExtractionMethod]) -> Measured:
         cohorts, own, folder = PARTITIONS[unit.partition], unit.own, unit.shared / unit.partition

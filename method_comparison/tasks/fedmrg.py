@@ -21,7 +21,7 @@ from method_comparison.comparison_table import Run
 from method_comparison.markdown_table import Column
 from method_comparison.result import Measured
 from method_comparison.tasks.base import ComparisonTask, Unit
-from method_comparison.tasks.needed import added_model, real_radiographs
+from method_comparison.tasks.needed import added_model, added_models, real_radiographs
 from method_comparison.tasks.prediction_scores import averaged, patients, scored_reports
 from method_comparison.tasks.untrained_reports import Untrained, trains_nothing, write_untrained
 
@@ -111,8 +111,7 @@ class FedMRG(ComparisonTask[FedMRGComparison, FedMRGMethod]):
             app([*command, "--method", "report_clusters", "--no-scanners"], standalone_mode=False)
 
     def inputs(self, settings: FedMRGComparison, own: FedMRGMethod, partition: str) -> Sequence[Path]:
-        models = [] if own.model is None else [added_model(own.model)]
-        return [*models, *real_radiographs(partition)]
+        return [*added_models(own.model), *real_radiographs(partition)]
 
     def train(self, unit: Unit[FedMRGComparison, FedMRGMethod]) -> Measured:
         from medflare.aggregation.weighted_mean import WeightedMean

@@ -42,6 +42,15 @@ def added_model(name: str) -> Path:
         raise NotHereError(str(error)) from None
 
 
+def added_models(*names: str | None) -> list[Path]:
+    """Return the folders of the models of `medflare models` that are named; None is the embedded one.
+
+    Raises:
+        NotHereError: as `added_model`.
+    """
+    return [added_model(name) for name in names if name is not None]
+
+
 def real_radiographs(partition: str) -> list[Path]:
     """Return the folder of public radiographs and reports that partitions called "real" read.
 

@@ -25,7 +25,7 @@ from method_comparison.markdown_table import Column
 from method_comparison.result import Measured
 from method_comparison.tasks.base import ComparisonTask, Unit
 from method_comparison.tasks.extraction_cohorts import whole_cohort
-from method_comparison.tasks.needed import added_model, public_data
+from method_comparison.tasks.needed import added_model, added_models, public_data
 
 if TYPE_CHECKING:
     from medflare.core.tensors import State
@@ -102,7 +102,7 @@ class PrivateTraining(ComparisonTask[PrivateSettings, PrivateMethod]):
             (folder / COMPLETE).touch()
 
     def inputs(self, settings: PrivateSettings, own: PrivateMethod, partition: str) -> Sequence[Path]:
-        return [] if settings.model is None else [added_model(settings.model)]
+        return added_models(settings.model)
 
     def train(self, unit: Unit[PrivateSettings, PrivateMethod]) -> Measured:
         from medflare.aggregation import make_rule

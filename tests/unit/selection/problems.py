@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random problems of client selection, and their answers by looking everywhere."""
+"""Random problems of client selection, their answers by looking everywhere, and sites seen for a round."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from medflare.core.timing import Timing
 from medflare.selection.problem import Problem
+from medflare.selection.selectors import SiteStatistics
 
 
 def random_problem(seed: int, n: int, **more: Any) -> Problem:
@@ -34,3 +36,11 @@ def brute(problem: Problem, parts: int) -> float:
     points = problem.floor * problem.shares + (1 - problem.floor) * p
     good = [problem.objective(q) for q in points if problem.feasible(q)]
     return min(good, default=np.inf)
+
+
+def seen(**seconds: float) -> SiteStatistics:
+    """Return what is known after one round of these sites."""
+    known = SiteStatistics()
+    for site, total in seconds.items():
+        known.latencies.observe(site, Timing(total, 0.0))
+    return known

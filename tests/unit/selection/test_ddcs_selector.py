@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from problems import seen
 
 from medflare.core.errors import ConfigError
 from medflare.core.timing import Timing
@@ -15,14 +16,6 @@ from medflare.selection.selectors import DdcsSelector, SiteStatistics, require_s
 
 SHARES = {"b": 0.3, "a": 0.5, "c": 0.2}
 SECONDS = {"a": 3.0, "b": 1.0, "c": 2.0}
-
-
-def seen(**seconds: float) -> SiteStatistics:
-    """Return what is known after one round of these sites."""
-    known = SiteStatistics()
-    for site, total in seconds.items():
-        known.latencies.observe(site, Timing(total, 0.0))
-    return known
 
 
 def far_apart() -> SiteStatistics:
@@ -108,20 +101,6 @@ def test_a_site_that_did_not_answer_ends_the_plan(solved: list[dict[str, float]]
     known.latencies.observe("a", Timing(600.0, 0.0))
     selector.probabilities(2, SHARES, known)
     assert len(solved) == 2, "the new plan holds for the rest of its period"
-
-
-def test_while_a_site_was_never_seen_each_round_plans_with_the_latencies_of_now(
-    solved: list[dict[str, float]],
-) -> None:
-    selector, known = DdcsSelector(period=100), seen(a=3.0, b=1.0)
-    for number in range(2):
-        selector.probabilities(number, SHARES, known)
-        known.latencies.observe("a", Timing(60.0, 0.0))
-    known.latencies.observe("c", Timing(2.0, 0.0))
-    selector.probabilities(2, SHARES, known)
-    known.latencies.observe("a", Timing(600.0, 0.0))
-    selector.probabilities(3, SHARES, known)
-    assert [round(one["a"], 1) for one in solved] == [3.0, 20.1, 32.1]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from problems import seen
 
 from medflare.core.errors import ConfigError
 from medflare.core.timing import Timing
@@ -24,13 +25,6 @@ SHARES = {"a": 0.4, "b": 0.3, "c": 0.15, "d": 0.1, "e": 0.05}
 ODDS = {"a": 0.15, "b": 0.1, "c": 0.45, "d": 0.2, "e": 0.1}
 DELTAS = dict(zip(SHARES, np.array([(1, 0), (0, 2), (-3, 1), (4, 4), (9, -9)]), strict=True))
 FULL = sum(SHARES[site] * delta for site, delta in DELTAS.items())
-
-
-def seen(**seconds: float) -> SiteStatistics:
-    known = SiteStatistics()
-    for site, total in seconds.items():
-        known.latencies.observe(site, Timing(total, 0.0))
-    return known
 
 
 def update(draw: Sample) -> np.ndarray:
