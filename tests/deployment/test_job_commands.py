@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import deployed_jobs
@@ -31,6 +32,22 @@ def test_a_job_is_submitted_with_changes_seen_running_and_ended(
     assert number in [row["job"] for row in facts("job", "status", "--kit", kit)]
     facts("job", "abort", number, "--kit", kit)
     assert federation.wait(number) == "FINISHED:ABORTED"
+
+
+def test_a_job_for_more_sites_than_are_connected_says_what_it_waits_for(
+    federation: Federation, kit: Path, tmp_path: Path
+) -> None:
+    folder = deployed_jobs.tiny_job(tmp_path / "job", "fed_medlora")
+    submitted = medflare("job", "submit", folder, "--kit", kit, "--set", "min_responses=4", "--json")
+    connected = "It begins when 4 sites are connected; now there are 3 (site-1, site-2, site-3)."
+    assert connected in submitted.stderr
+    number = json.loads(submitted.stdout)["job"]
+    for _ in range(60):
+        if waits := facts("job", "status", number, "--kit", kit).get("waits"):
+            break
+        time.sleep(1)
+    assert waits == "connected sites (3) < min_sites (4)"
+    facts("job", "abort", number, "--kit", kit)
 
 
 def test_the_result_of_a_job_is_fetched_once_with_record_and_page(

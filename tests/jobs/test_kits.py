@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from kit_folders import SITES, TEMPLATES, local, mode, provision
+from nvflare.app_common.job_schedulers.job_scheduler import DefaultJobScheduler
 from typer.testing import CliRunner
 
 from medflare.cli.main import app
@@ -105,6 +106,19 @@ def test_no_logs_are_sent_or_received(hardened: Path, name: str) -> None:
 def test_a_dead_site_is_noticed_within_a_minute(hardened: Path) -> None:
     (server,) = local(hardened / "medflare/prod_00/flserver", "resources.json")["servers"]
     assert 30 <= server["heart_beat_timeout"] <= 60
+
+
+def test_a_job_waits_a_day_for_its_sites_and_no_longer_than_minutes_once_they_are_there(
+    hardened: Path,
+) -> None:
+    """By itself FLARE gives up after 40 minutes: a job of the evening met no hospital of the morning."""
+    resources = local(hardened / "medflare/prod_00/flserver", "resources.json")
+    (part,) = [part for part in resources["components"] if part["id"] == "job_scheduler"]
+    scheduler = DefaultJobScheduler(**part["args"])
+    longest, first = scheduler.max_schedule_interval, scheduler.min_schedule_interval
+    pauses = [min(longest, first * 2**n) for n in range(scheduler.max_schedule_count)]
+    assert 23 * 3600 < sum(pauses) < 25 * 3600
+    assert max(pauses) == 300
 
 
 def test_a_site_asks_for_work_again_within_a_minute(hardened: Path) -> None:

@@ -42,7 +42,7 @@ def submit(
     changes: dict[str, Any] = read_pairs(set_)
     changes |= {"num_rounds": rounds} if rounds else {}
     changes |= {"canary": True} if canary else {}
-    number = submit_job(kit, job, changes)
+    number = submit_job(kit, job, changes, lambda line: print(line, file=sys.stderr))
     if as_json:
         print_json({"job": number})
     else:
@@ -99,10 +99,15 @@ def wait(
     import math
 
     from medflare.core.errors import RunError
-    from medflare.recipes.admin_jobs import COMPLETED, wait_for_job
+    from medflare.recipes.admin_jobs import COMPLETED, NEVER_BEGAN, wait_for_job
 
     seconds = math.inf if minutes is None else 60 * minutes
     ended = wait_for_job(kit, job, lambda line: print(line, file=sys.stderr), seconds)
+    if ended == NEVER_BEGAN:
+        raise RunError(
+            f"job {job} never began, and FLARE tries no more. The last line before this says why; submit it "
+            "again when that has changed."
+        )
     if ended != COMPLETED:
         raise RunError(f"job {job} ended as {ended}. `medflare job logs {job}` shows what the server says.")
     if as_json:

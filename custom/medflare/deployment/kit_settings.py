@@ -25,6 +25,9 @@ REQUEST_TIMEOUT = 60
 300 keeps a site out for minutes after its network was cut or its machine stood still."""
 MAX_JOBS = 4
 """Most jobs that run on the server at the same time."""
+PATIENCE = {"max_schedule_count": 288, "max_schedule_interval": 300.0}
+"""Tries of the server to begin a job that waits for sites, and the most seconds between two: a day, every
+five minutes. By itself FLARE gives up after ten tries, which take 40 minutes."""
 MOVED_CLASSES: dict[str, str] = {
     **MOVED_JOB_CLASSES,
     "medflare.federation.kit_components.SecureLogging": class_path(SecureLogging),
@@ -119,6 +122,8 @@ def server_resources(given: Mapping[str, Any]) -> dict[str, Any]:
     scheduler = _component(wanted, "job_scheduler").setdefault("args", {})
     if not 1 <= scheduler.get("max_jobs", 0) <= MAX_JOBS:
         scheduler["max_jobs"] = MAX_JOBS
+    for name, value in PATIENCE.items():
+        scheduler.setdefault(name, value)
     return wanted
 
 

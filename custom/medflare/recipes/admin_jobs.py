@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, AliasChoices, BaseModel, Field, ValidationError
+from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, Field, ValidationError
 
 from medflare.core.errors import ConfigError, RunError
 from medflare.egress.failures import clean_text
@@ -36,14 +36,34 @@ SECONDS_OF_A_MISS = 1.0
 """Before the next look at a job that was not seen yet, whose id may be wrong."""
 ENDED = ("FINISHED", "FAILED", "ABANDONED")
 """Beginnings of FLARE's words on a job that has ended."""
+NEVER_BEGAN = "FINISHED:CAN_NOT_SCHEDULE"
+"""FLARE's word on a job that waited for sites in vain."""
+NOT_BEGUN = ("SUBMITTED", NEVER_BEGAN)
 COMPLETED = "FINISHED:COMPLETED"
 """FLARE's word on a job whose processes ended well."""
 AWAY = "the server does not answer; it is waited for"
 CleanText = Annotated[str, Field(max_length=1000), AfterValidator(lambda text: clean_text(text, 200))]
+SCHEDULED, GIVEN_UP = "scheduled", "exceeded max schedule count"
+"""FLARE's notes where it begins a job, and where it tries no more."""
+
+
+def _newest_reason(history: Any) -> str:
+    """Return why FLARE did not begin a job when it last tried; empty where it has not tried, or began it.
+
+    Args:
+        history: lines "time: reason", the newest last.
+    """
+    lines = history[-2:] if isinstance(history, list) else []
+    reasons = [str(line)[:1000].partition(": ")[2] for line in lines]
+    return next((why for why in reversed(reasons) if not why.startswith((SCHEDULED, GIVEN_UP))), "")
 
 
 class ServerJob(BaseModel):
-    """A job as a server describes it. Keys that are not listed here are left out."""
+    """A job as a server describes it. Keys that are not listed here are left out.
+
+    Attributes:
+        waits: for what, while the job has not begun.
+    """
 
     job: CleanText = Field(validation_alias=AliasChoices("job_id", "job"))
     name: CleanText = Field("", validation_alias=AliasChoices("job_name", "name"))
@@ -53,10 +73,18 @@ class ServerJob(BaseModel):
         "", validation_alias=AliasChoices("submit_time_iso", "submit_time", "submitted")
     )
     duration: CleanText = ""
+    waits: Annotated[CleanText, BeforeValidator(_newest_reason)] = Field(
+        "", validation_alias="schedule_history", exclude=True
+    )
 
 
-def submit_job(kit: Path, folder: Path, changes: Mapping[str, Any]) -> str:
+def submit_job(
+    kit: Path, folder: Path, changes: Mapping[str, Any], say: Callable[[str], None] = lambda line: None
+) -> str:
     """Check a job folder with some values changed, submit it, and return FLARE's id of the job.
+
+    Args:
+        say: takes a line where the job has to wait for sites.
 
     Raises:
         ConfigError: the kit is none, or the job cannot run, with all problems; nothing was sent then.
@@ -72,7 +100,28 @@ def submit_job(kit: Path, folder: Path, changes: Mapping[str, Any]) -> str:
         files = digests(written)
         number = clean_text(str(session.submit_job(str(written))), 100)
         remember_submission(kit, number, files)
+        if line := _awaited_sites(session, job.least_sites):
+            say(line)
         return number
+
+
+def _awaited_sites(session: Session, least: int) -> str:
+    """Return for which sites a submitted job waits; empty where there are enough, or that is not known.
+
+    Args:
+        least: connected sites without which FLARE does not begin it.
+    """
+    try:
+        there = sorted(clean_text(str(site.name), 100) for site in session.get_system_info().client_info)
+    except Exception:  # the job is there, and its id must not be lost for a remark
+        return ""
+    if len(there) >= least:
+        return ""
+    return (
+        f"It begins when {least} sites are connected; now there are {len(there)}"
+        + (f" ({', '.join(there)})" if there else "")
+        + ". `--set min_responses=N` submits a job that N sites can begin."
+    )
 
 
 def list_jobs(kit: Path, most: int = 20) -> list[ServerJob]:
@@ -92,7 +141,8 @@ def _look(session: Session, job: str) -> tuple[ServerJob, dict[str, str]]:
 
     facts = _facts(session.get_job_meta(job))
     if facts.status != "RUNNING":
-        return facts, {}
+        waits = facts.waits if facts.status in NOT_BEGUN else ""
+        return facts, {"waits": waits} if waits else {}
     try:
         shown = session.show_stats(job, "server")
     except (JobNotRunning, JobNotFound, NoReply, InternalError):
@@ -179,7 +229,7 @@ class _Watch:
 
 def _line(facts: ServerJob, progress: Mapping[str, str]) -> str:
     """Return a job's state, and the phase and round of one that runs, in words."""
-    words = [facts.status, progress.get("phase", "")]
+    words = [facts.status, progress.get("waits", ""), progress.get("phase", "")]
     number, rounds = progress.get("round", ""), progress.get("rounds", "")
     if number.isdecimal() and len(number) < 10:
         words.append(f"round {int(number) + 1}" + (f" of {rounds}" if rounds.isdecimal() else ""))

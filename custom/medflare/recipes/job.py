@@ -71,13 +71,18 @@ class Job:
             raise ConfigError(f"{self.title}: workflow '{self.workflow}' is none of {', '.join(WORKFLOWS)}.")
         return WORKFLOWS[self.workflow]
 
+    @property
+    def least_sites(self) -> int:
+        """Connected sites without which FLARE does not begin the job."""
+        return int(self.controller.get("min_responses") or self.n_clients)
+
     def files(self) -> dict[str, Any]:
         """Return the folder's files: path in the folder -> JSON."""
         return {
             "meta.json": {
                 "name": self.title,
                 "resource_spec": {},
-                "min_clients": self.controller.get("min_responses") or self.n_clients,
+                "min_clients": self.least_sites,
                 "deploy_map": {"app": ["@ALL"]},
             },
             SERVER_CONFIG: {

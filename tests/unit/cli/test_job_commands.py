@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -138,6 +139,79 @@ def test_a_job_that_cannot_run_is_not_sent(server: LyingSession, tmp_path: Path)
     assert "min_responses" in refusal(2, "job", "submit", "jobs/fedmrg", *kit, "--set", "min_responses=-1")
     server.answers["submit_job"] = "j2"
     assert facts("job", "submit", "jobs/fedmrg", *kit, "--rounds", 2, "--canary") == {"job": "j2"}
+
+
+def sites(*names: str) -> Any:
+    """Return what a server says of itself while sites of these names are connected."""
+    return SimpleNamespace(client_info=[SimpleNamespace(name=name) for name in names])
+
+
+@pytest.mark.parametrize(
+    ("there", "changes", "said"),
+    [
+        (
+            sites("site-2", "site-1"),
+            (),
+            "It begins when 3 sites are connected; now there are 2 (site-1, site-2).",
+        ),
+        (sites(), (), "now there are 0. `--set min_responses=N`"),
+        (sites("site-1", "site-2"), ("--set", "min_responses=2"), ""),
+        (sites("site-1", "site-2", "site-3", "site-4"), (), ""),
+        (sites("one\x1b[2J", "two"), (), "now there are 2 (one"),
+        (NoReply(""), (), ""),
+        ("no sites", (), ""),
+    ],
+)
+def test_a_submitted_job_that_has_to_wait_for_sites_says_so(
+    server: LyingSession, tmp_path: Path, there: Any, changes: tuple[str, ...], said: str
+) -> None:
+    server.answers |= {"submit_job": "j2", "get_system_info": there}
+    submitted = medflare("job", "submit", "jobs/fedmrg", "--kit", tmp_path, *changes)
+    assert (submitted.exit_code, submitted.stdout) == (0, "submitted as job j2\n")
+    assert said in submitted.stderr
+    assert bool(submitted.stderr) == bool(said)
+    assert "\x1b" not in submitted.stderr
+
+
+TRIES = [
+    "2026-11-29 17:25:27: connected sites (1) < min_sites (3)",
+    "2026-11-29 17:25:37: connected sites (2) < min_sites (3)",
+]
+WAITING = {"job_id": "j1", "status": "SUBMITTED", "schedule_history": TRIES}
+
+
+def test_a_job_that_waits_for_sites_says_for_what(server: LyingSession) -> None:
+    server.answers["get_job_meta"] = WAITING
+    assert facts("job", "status", "j1", *KIT)["waits"] == "connected sites (2) < min_sites (3)"
+    server.answers["show_stats"] = {}
+    again = WAITING | {"schedule_history": [*TRIES, TRIES[1].replace("25:37", "25:58")]}
+    running = RUNNING | {"schedule_history": [*TRIES, "2026-11-29 17:26:38: scheduled"]}
+    begun = [WAITING | {"schedule_history": TRIES[:1]}, WAITING, again, running, ENDED]
+    server.answers["get_job_meta"] = InTurn(begun)
+    assert medflare("job", "wait", "j1", *KIT).stderr.splitlines() == [
+        "SUBMITTED, connected sites (1) < min_sites (3)",
+        "SUBMITTED, connected sites (2) < min_sites (3)",
+        "RUNNING",
+        "FINISHED:COMPLETED",
+    ]
+
+
+def test_a_job_that_waited_in_vain_says_for_what(server: LyingSession) -> None:
+    history = [*TRIES, "2026-11-29 18:25:37: exceeded max schedule count 10"]
+    ended = {"job_id": "j1", "status": "FINISHED:CAN_NOT_SCHEDULE", "schedule_history": history}
+    server.answers["get_job_meta"] = ended
+    waited = medflare("job", "wait", "j1", *KIT)
+    assert waited.exit_code == 5
+    assert "FINISHED:CAN_NOT_SCHEDULE, connected sites (2) < min_sites (3)" in waited.stderr
+    assert "job j1 never began, and FLARE tries no more" in " ".join(waited.stderr.split())
+
+
+@pytest.mark.parametrize(
+    "history", [None, "text", {}, [], [[]], [5, None], ["no time"], ["x" * 10**6], ["t: \x1b[2Jred"]]
+)
+def test_a_server_may_say_of_a_job_that_waits_what_it_likes(server: LyingSession, history: Any) -> None:
+    server.answers["get_job_meta"] = WAITING | {"schedule_history": history}
+    assert facts("job", "status", "j1", *KIT).get("waits", "") in ("", "red", "[2Jred")
 
 
 def test_a_folder_that_is_no_kit_is_named(tmp_path: Path) -> None:
