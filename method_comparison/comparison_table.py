@@ -7,7 +7,6 @@ t test over five seeds or more, corrected by Holm for all comparisons of the tab
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -56,8 +55,8 @@ def comparison_table(
             mine = [run.scores[metric] for run in runs if metric in run.scores]
             if mine and len(mine) == len(runs):
                 found = interval(mine, runs[0].groups_of(metric))
-                edges = found.interval or (math.nan, math.nan)
-                cells[method, metric] = f"{column.show(found.value)} {column.interval(*edges)}"
+                edges = f" {column.interval(*found.interval)}" if found.interval else ""
+                cells[method, metric] = f"{column.show(found.value)}{edges}"
     rows = {method: titles[method] for method in systems}
     return markdown_table(rows, columns, cells, differences(systems, columns, against), against)
 

@@ -107,7 +107,8 @@ class SiteRecord(RecordModel):
 class Estimate(RecordModel):
     """A metric with its 95 % bootstrap interval over studies.
 
-    A mean that was opened of a secure sum has none: only the sites could compute one of it.
+    A mean that was opened of a secure sum has none: only the sites could compute one of it. Nor has the score
+    of one study, or of one patient's.
 
     Attributes:
         value: from 0 to 1 where the metric is a share.
@@ -152,8 +153,8 @@ class ComparisonRecord(RecordModel):
     Attributes:
         metric: its name.
         theirs: the other system.
-        value, low, high: the difference and its interval.
-        p: two-sided.
+        value, low, high: the difference and its interval, which one patient's studies do not have.
+        p: two-sided, of a permutation test.
     """
 
     metric: str
@@ -163,8 +164,8 @@ class ComparisonRecord(RecordModel):
     )
     theirs: str
     value: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     p: float
 
 

@@ -72,12 +72,13 @@ class Difference:
     """Difference of two systems' scores on the same studies.
 
     Attributes:
+        low, high: ends of the 95 % interval; None for one study, or those of one patient.
         p: two-sided.
     """
 
     value: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     p: float
 
 
@@ -145,7 +146,10 @@ def _replicates(scores: Sequence[Statistic], groups: Groups, count: int, seed: i
     return [item.score(part) for item, part in zip(scores, parts, strict=True)]
 
 
-def _interval(values: Array) -> tuple[float, float]:
+def _interval(values: Array, units: int) -> tuple[float, float] | tuple[None, None]:
+    """Return the percentile interval of resamples of so many units; none of a single one."""
+    if units < 2:
+        return None, None
     low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
 
@@ -156,7 +160,8 @@ def bootstrap(
     """Return every metric with its 95 % bootstrap interval over studies, or over `groups` (patients).
 
     The interval is BCa (bias-corrected and accelerated) for up to `SMALL` units, where the percentile
-    interval is too short (ST-1), and the percentile interval above, where both agree.
+    interval is too short (ST-1), and the percentile interval above, where both agree. One unit has none: it
+    says nothing of how units differ.
 
     Args:
         statistics: metric -> what every study adds to it, over the same studies.
@@ -174,7 +179,7 @@ def bootstrap(
     for (name, item), values in zip(statistics.items(), drawn, strict=True):
         table = _by_group(item.sums, groups)
         corrected = _bca(table, item.score, replicates, seed) if 1 < len(table) <= SMALL else None
-        low, high = corrected or _interval(values)
+        low, high = corrected or _interval(values, len(table))
         result[name] = Estimate(value=item.value, low=low, high=high)
     return result
 
@@ -210,18 +215,14 @@ def paired_difference(
 ) -> Difference:
     """Compare two systems: `ours` minus `theirs`, row i of both being the same study.
 
-    The p-value counts resamples whose difference lies at least as far from the observed one as the
-    observed one lies from zero, itself included (so never 0).
+    The interval is of the bootstrap; the p-value is of `permutation_test`, which two or three studies cannot
+    make small: their resamples lie so near to each other that a bootstrap would call any difference certain.
     """
     first, second = _replicates([ours, theirs], groups, replicates, seed)
-    observed, drawn = ours.value - theirs.value, first - second
-    low, high = _interval(drawn)
-    return Difference(observed, low, high, _p_value(np.abs(drawn - observed), abs(observed)))
-
-
-def _p_value(distances: Array, observed: float) -> float:
-    beyond = int((distances >= observed - 1e-12).sum())
-    return (1 + beyond) / (1 + len(distances))
+    units = len(_by_group(ours.sums, groups))
+    low, high = _interval(first - second, units)
+    p = permutation_test(ours, theirs, groups=groups, replicates=replicates, seed=seed)
+    return Difference(ours.value - theirs.value, low, high, p)
 
 
 def permutation_test(
@@ -229,7 +230,8 @@ def permutation_test(
 ) -> float:
     """Return the two-sided p-value of the null hypothesis that the two systems' outputs are exchangeable.
 
-    In each replicate every study (or group) swaps its two outputs with probability one half.
+    In each replicate every study (or group) swaps its two outputs with probability one half. The observed
+    outputs count as one more, so that p is never 0.
     """
     first, second = _by_group(ours.sums, groups), _by_group(theirs.sums, groups)
     if first.shape != second.shape:
@@ -237,7 +239,8 @@ def permutation_test(
     swaps = np.random.default_rng(seed).integers(2, size=(replicates, len(first))).astype(np.float64)
     moved = swaps @ (first - second)
     drawn = ours.score(first.sum(axis=0) - moved) - theirs.score(second.sum(axis=0) + moved)
-    return _p_value(np.abs(drawn), abs(ours.value - theirs.value))
+    beyond = int((np.abs(drawn) >= abs(ours.value - theirs.value) - 1e-12).sum())
+    return (1 + beyond) / (1 + len(drawn))
 
 
 def over_seeds(
@@ -251,5 +254,6 @@ def over_seeds(
     # Studies are crossed with seeds, hence one resample of the studies serves all seeds of a replicate.
     values = np.stack(_replicates(runs, groups, replicates, seed))
     picks = np.random.default_rng([seed, 1]).integers(len(runs), size=values.shape)
-    low, high = _interval(np.take_along_axis(values, picks, axis=0).mean(axis=0))
+    units = len(runs) * len(_by_group(runs[0].sums, groups))
+    low, high = _interval(np.take_along_axis(values, picks, axis=0).mean(axis=0), units)
     return Estimate(value=float(np.mean([run.value for run in runs])), low=low, high=high)

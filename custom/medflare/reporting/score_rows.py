@@ -195,9 +195,16 @@ def score_cell(estimate: Estimate | None, best: bool = False, note: int = 0) -> 
     return ScoreCell(f"{SCALE * estimate.value:.1f}", interval, best, note)
 
 
-def difference(value: float, low: float, high: float) -> ScoreCell:
-    """Return a signed difference with its interval, times 100."""
-    return ScoreCell(f"{SCALE * value:+.1f}", f"[{SCALE * low:+.1f}, {SCALE * high:+.1f}]")
+def difference(value: float, low: float | None, high: float | None) -> ScoreCell:
+    """Return a signed difference with its interval where it has one, times 100."""
+    interval = "" if low is None or high is None else f"[{SCALE * low:+.1f}, {SCALE * high:+.1f}]"
+    return ScoreCell(f"{SCALE * value:+.1f}", interval)
+
+
+def turned(item: ComparisonRecord) -> ScoreCell:
+    """Return the same difference the other way round."""
+    low, high = (None if end is None else -end for end in (item.high, item.low))
+    return difference(-item.value, low, high)
 
 
 def footnotes(
@@ -209,11 +216,12 @@ def footnotes(
         if item.p < SIGNIFICANT:
             continue
         for index in best_rows(rows, item.metric):
-            row, sign = rows[index], 1 if rows[index].system == item.ours else -1
+            row = rows[index]
             if row.site != item.site or row.system not in (item.ours, item.theirs):
                 continue
-            other = item.theirs if sign == 1 else item.ours
-            size = difference(sign * item.value, *sorted((sign * item.low, sign * item.high)))
+            ours = row.system == item.ours
+            other = item.theirs if ours else item.ours
+            size = difference(item.value, item.low, item.high) if ours else turned(item)
             notes[index, item.metric] = (
                 f"{display_name(item.metric)} at {item.site}: {row.system} is not significantly better than "
                 f"{other} (difference {size.text}, p = {item.p:.2g})."

@@ -55,7 +55,8 @@ def test_bertscore_without_weights_is_left_out_with_the_reason(tmp_path: Path) -
 
 def test_a_patients_texts_are_drawn_together() -> None:
     estimate = evaluate_summaries(SUMMARIES).estimates["rouge_l"]
-    assert estimate.low == estimate.high == estimate.value, "all three are of one patient"
+    assert estimate.value > 0
+    assert estimate.interval is None, "all three are of one patient"
 
 
 def test_a_file_comes_back_as_it_was_written_for(tmp_path: Path) -> None:

@@ -54,18 +54,22 @@ def perfect() -> ScoredDocument:
 
 
 def test_the_widest_values_fit_a_hundred_columns() -> None:
-    scored = evaluate_extraction([perfect()], replicates=10)
+    scored = evaluate_extraction(
+        [perfect(), perfect().model_copy(update={"note_id": "another"})], replicates=10
+    )
     lines = shown(type_table(scored, "re_gold", "site-1, generic", MODIFIER_TYPES))
     assert "…" not in "".join(lines)
     result = next(line for line in lines if "reference_range" in line)
-    assert result.split() == ["reference_range", "1", *["100.0", "100.0", "100.0", "[100.0,", "100.0]"] * 2]
+    assert result.split() == ["reference_range", "2", *["100.0", "100.0", "100.0", "[100.0,", "100.0]"] * 2]
     full = {name: Estimate(value=1, low=1, high=1) for name in ("ner_strict_f1", "ner_lenient_f1")}
     full |= {name: full["ner_strict_f1"] for name in ("re_gold_strict_f1", "re_e2e_strict_f1")}
     assert "…" not in "".join(shown(overview([row("hospital-of-the-north", "participant", **full)])))
 
 
 def test_types_without_marks_and_predictions_are_left_out() -> None:
-    scored = evaluate_extraction([perfect()], replicates=10)
+    scored = evaluate_extraction(
+        [perfect(), perfect().model_copy(update={"note_id": "another"})], replicates=10
+    )
     lines = shown(type_table(scored, "ner", "all sites, generic", ENTITY_TYPES))
     assert lines[0] == "all sites, generic: entities"
     assert [line.split("  ")[0].strip() for line in lines if "100.0" in line] == [
