@@ -150,9 +150,11 @@ def abort(job: str = JOB, kit: Path = KIT, as_json: bool = JSON_OPTION) -> None:
     """
     from medflare.recipes.admin_jobs import abort_job
 
-    abort_job(kit, job)
+    begun = abort_job(kit, job)
     if as_json:
         print_json({"job": job, "abort": "asked for"})
+    elif not begun:
+        print(f"job {job} is withdrawn; it had not begun")
     else:
         print(f"job {job} is being ended; `medflare resume {job} --kit` goes on with its run")
 

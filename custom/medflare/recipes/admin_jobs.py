@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,6 +42,7 @@ NEVER_BEGAN = "FINISHED:CAN_NOT_SCHEDULE"
 NOT_BEGUN = ("SUBMITTED", NEVER_BEGAN)
 COMPLETED = "FINISHED:COMPLETED"
 """FLARE's word on a job whose processes ended well."""
+WAITS_SHOWN = "`medflare job status` with its id says what it waits for, or waited."
 AWAY = "the server does not answer; it is waited for"
 CleanText = Annotated[str, Field(max_length=1000), AfterValidator(lambda text: clean_text(text, 200))]
 SCHEDULED, GIVEN_UP = "scheduled", "exceeded max schedule count"
@@ -63,6 +65,7 @@ class ServerJob(BaseModel):
 
     Attributes:
         waits: for what, while the job has not begun.
+        started: when it began; empty before, None where the server does not say.
     """
 
     job: CleanText = Field(validation_alias=AliasChoices("job_id", "job"))
@@ -76,6 +79,12 @@ class ServerJob(BaseModel):
     waits: Annotated[CleanText, BeforeValidator(_newest_reason)] = Field(
         "", validation_alias="schedule_history", exclude=True
     )
+    started: CleanText | None = Field(None, validation_alias="start_time", exclude=True)
+
+    @property
+    def never_began(self) -> bool:
+        """Whether its processes were never started: it has no run, no log and no result."""
+        return self.started == ""
 
 
 def submit_job(
@@ -136,12 +145,19 @@ def job_facts(kit: Path, job: str) -> tuple[ServerJob, dict[str, str]]:
         return _look(session, job)
 
 
+def never_began(session: Session, job: str) -> bool:
+    """Return whether the server says that a job never began; False where it says nothing."""
+    with suppress(Exception):  # what is asked for next tells what is wrong
+        return _facts(session.get_job_meta(job)).never_began
+    return False
+
+
 def _look(session: Session, job: str) -> tuple[ServerJob, dict[str, str]]:
     from nvflare.fuel.flare_api.api_spec import InternalError, JobNotFound, JobNotRunning, NoReply
 
     facts = _facts(session.get_job_meta(job))
     if facts.status != "RUNNING":
-        waits = facts.waits if facts.status in NOT_BEGUN else ""
+        waits = facts.waits if facts.never_began or facts.status in NOT_BEGUN else ""
         return facts, {"waits": waits} if waits else {}
     try:
         shown = session.show_stats(job, "server")
@@ -251,10 +267,12 @@ def job_logs(kit: Path, job: str, target: str, lines: int) -> tuple[dict[str, st
     return shown, {clean_text(str(name), 100): clean_text(str(why), 500) for name, why in missing.items()}
 
 
-def abort_job(kit: Path, job: str) -> None:
-    """End a job; its run can be gone on with later."""
+def abort_job(kit: Path, job: str) -> bool:
+    """End a job; return whether it had begun, so that its run can be gone on with later."""
     with asking_session(kit, f"job {job} was not ended") as session:
+        begun = not never_began(session, job)
         session.abort_job(job)
+        return begun
 
 
 def download_job(kit: Path, job: str, folder: Path) -> Path:
@@ -262,12 +280,14 @@ def download_job(kit: Path, job: str, folder: Path) -> Path:
 
     Raises:
         ConfigError: the folder has a result of this job already.
-        RunError: there is no such job, or it has no result yet.
+        RunError: there is no such job, it has no result yet, or never began.
     """
     if (folder / job).exists():
         raise ConfigError(f"{folder / job}: is there already. Remove it, or name another folder with --to.")
     folder.mkdir(parents=True, exist_ok=True)
     with asking_session(kit, f"job {job} was not downloaded") as session:
+        if never_began(session, job):
+            raise RunError(f"job {job} has not begun, so there is no result. {WAITS_SHOWN}")
         place = Path(session.download_job_result(job, destination=str(folder))).resolve()
     if not place.is_relative_to(folder.resolve()):
         raise RunError(f"job {job}: FLARE wrote the result to {place}, which is outside {folder}.")

@@ -14,7 +14,7 @@ from medflare.core.errors import ConfigError, DataError, RunError
 from medflare.core.run_record import read_record
 from medflare.federation.server.controller import PAUSE_TOPIC
 from medflare.recipes.admin_downloads import check_signed
-from medflare.recipes.admin_jobs import WATCH_SECONDS, wait_for_job
+from medflare.recipes.admin_jobs import WAITS_SHOWN, WATCH_SECONDS, never_began, wait_for_job
 from medflare.recipes.admin_session import ServerAwayError, admin_session, asking_session
 from medflare.recipes.admin_submissions import check_submission
 from medflare.recipes.job import CLIENT_CONFIG, SERVER_CONFIG
@@ -32,11 +32,16 @@ def resume_job(kit: Path, run: str) -> str:
 
     Raises:
         ConfigError: the kit is none.
-        RunError: the server has no such job, shows none that an admin signed or another than this kit
-            submitted under that id, or takes no new one.
+        RunError: the server has no such job, or it never began; the server shows none that an admin signed or
+            another than this kit submitted under that id, or takes no new one.
     """
     with admin_session(kit) as session, tempfile.TemporaryDirectory(prefix="medflare-resume-") as scratch:
         try:
+            if never_began(session, run):
+                raise RunError(
+                    f"job {run} never began, so there is no run to go on with. Submit the job again. "
+                    f"{WAITS_SHOWN}"
+                )
             place = session.download_job_result(run, destination=scratch)
             folder = _job_folder(Path(place))
             check_signed(folder, kit)

@@ -67,6 +67,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> LyingSession:
 
 
 KIT = ("--kit", "kits/admin")
+RUNNING, ENDED = {"job_id": "j1", "status": "RUNNING"}, {"job_id": "j1", "status": "FINISHED:COMPLETED"}
 
 
 def test_jobs_are_listed_as_json_and_as_a_table(server: LyingSession) -> None:
@@ -206,6 +207,28 @@ def test_a_job_that_waited_in_vain_says_for_what(server: LyingSession) -> None:
     assert "job j1 never began, and FLARE tries no more" in " ".join(waited.stderr.split())
 
 
+def test_a_job_that_never_began_has_nothing_to_fetch_or_to_go_on_with(
+    server: LyingSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, it was "being ended" with a run to go on with, and its result was "no such file or folder"."""
+    monkeypatch.setattr(admin_runs, "admin_session", admin_session.admin_session)
+    server.answers["get_job_meta"] = WAITING | {"start_time": ""}
+    server.answers["abort_job"] = None
+    assert answer("job", "abort", "j1", *KIT) == "job j1 is withdrawn; it had not begun\n"
+    aborted = WAITING | {"start_time": "", "status": "FINISHED:ABORTED"}
+    server.answers["get_job_meta"] = aborted
+    assert facts("job", "status", "j1", *KIT)["waits"] == "connected sites (2) < min_sites (3)"
+    nothing = "job j1 has not begun, so there is no result"
+    assert nothing in refusal(5, "job", "download", "j1", *KIT, "--to", tmp_path)
+    assert "job j1 never began, so there is no run to go on with" in refusal(5, "resume", "j1", *KIT)
+
+
+@pytest.mark.parametrize("said", [RUNNING | {"start_time": "2026-11-29"}, RUNNING, JobNotFound("not now"), 5])
+def test_a_job_is_ended_whatever_the_server_says_of_it(server: LyingSession, said: Any) -> None:
+    server.answers |= {"get_job_meta": said, "abort_job": None}
+    assert "medflare resume j1 --kit` goes on with its run" in answer("job", "abort", "j1", *KIT)
+
+
 @pytest.mark.parametrize(
     "history", [None, "text", {}, [], [[]], [5, None], ["no time"], ["x" * 10**6], ["t: \x1b[2Jred"]]
 )
@@ -216,9 +239,6 @@ def test_a_server_may_say_of_a_job_that_waits_what_it_likes(server: LyingSession
 
 def test_a_folder_that_is_no_kit_is_named(tmp_path: Path) -> None:
     assert "is no admin's startup kit" in refusal(2, "job", "status", "--kit", tmp_path)
-
-
-RUNNING, ENDED = {"job_id": "j1", "status": "RUNNING"}, {"job_id": "j1", "status": "FINISHED:COMPLETED"}
 
 
 def in_round(number: int) -> dict[str, Any]:
