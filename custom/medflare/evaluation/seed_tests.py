@@ -5,20 +5,20 @@ Two trainings of one method differ by their seeds. A test that resamples only th
 difference and calls noise of training significant in 14 to 51 of 100 tables (ST-2), so what is tested here is
 the difference of scores within a seed, and how it varies over seeds.
 
-Sources: Student's t for paired samples; Holm, Scandinavian Journal of Statistics 6, 1979; ST-2, ST-3.
+Sources: Student's t for paired samples; ST-2, ST-3.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 from scipy import stats
 
-Key = TypeVar("Key", bound=Hashable)
+from medflare.evaluation.statistics import Key, holm
+
 LEVEL = 0.95
 MIN_SEEDS = 5
 """Seeds below which no difference is marked as significant (ST-2)."""
@@ -61,18 +61,6 @@ def difference_between_seeds(ours: Sequence[float], theirs: Sequence[float]) -> 
     test = stats.ttest_1samp(differences, 0.0)
     low, high = test.confidence_interval(LEVEL)
     return SeedDifference(value, float(low), float(high), float(test.pvalue), seeds)
-
-
-def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
-    """Return p-values adjusted for their number: the chance of any false one among them is then at most p.
-
-    The k-th smallest of m is multiplied by m - k + 1, and is never below the adjusted value before it.
-    """
-    adjusted, largest = {}, 0.0
-    for rank, (key, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p))
-        adjusted[key] = largest
-    return {key: adjusted[key] for key in p_values}
 
 
 def significant(differences: Mapping[Key, SeedDifference]) -> set[Key]:

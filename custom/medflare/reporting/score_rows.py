@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from medflare.core.run_record import ALL_SITES, ComparisonRecord, Estimate, EvaluationRecord, RunRecord
+from medflare.evaluation.statistics import holm
 from medflare.reporting.formatting import MISSING
 from medflare.reporting.metric_names import CONTROLS, LESS_IS_BETTER, display_name
 from medflare.tasks import TASKS
@@ -210,10 +211,17 @@ def turned(item: ComparisonRecord) -> ScoreCell:
 def footnotes(
     rows: Sequence[ScoreRow], comparisons: Iterable[ComparisonRecord]
 ) -> dict[tuple[int, str], str]:
-    """Return (row, metric) of a best cell -> why it is not significantly better than another system there."""
+    """Return (row, metric) of a best cell -> why it is not significantly better than another system there.
+
+    Args:
+        comparisons: of the table, for whose number their p-values are corrected (ST-3).
+    """
     notes: dict[tuple[int, str], str] = {}
-    for item in comparisons:
-        if item.p < SIGNIFICANT:
+    items = list(comparisons)
+    corrected = holm(dict(enumerate(item.p for item in items)))
+    how = f" after Holm for {len(items)} comparisons" if len(items) > 1 else ""
+    for place, item in enumerate(items):
+        if corrected[place] < SIGNIFICANT:
             continue
         for index in best_rows(rows, item.metric):
             row = rows[index]
@@ -224,7 +232,7 @@ def footnotes(
             size = difference(item.value, item.low, item.high) if ours else turned(item)
             notes[index, item.metric] = (
                 f"{display_name(item.metric)} at {item.site}: {row.system} is not significantly better than "
-                f"{other} (difference {size.text}, p = {item.p:.2g})."
+                f"{other} (difference {size.text}, p = {corrected[place]:.2g}{how})."
             )
     return notes
 
@@ -233,7 +241,7 @@ def grid_of(
     rows: Sequence[ScoreRow], metrics: Sequence[str], comparisons: Iterable[ComparisonRecord] = ()
 ) -> tuple[list[list[ScoreCell]], list[str]]:
     """Return the cells of every row in the order of `metrics`, and the footnotes, numbered from 1."""
-    notes = {key: text for key, text in footnotes(rows, comparisons).items() if key[1] in metrics}
+    notes = footnotes(rows, [item for item in comparisons if item.metric in metrics])
     numbers: Mapping[tuple[int, str], int] = {key: place for place, key in enumerate(notes, start=1)}
     best = {metric: best_rows(rows, metric) for metric in metrics}
     cells = [

@@ -14,12 +14,12 @@ from medflare.evaluation.seed_tests import (
     MIN_SEEDS,
     SeedDifference,
     difference_between_seeds,
-    holm,
     significant,
 )
 from medflare.evaluation.statistics import (
     Statistic,
     bootstrap,
+    holm,
     mean_statistic,
     over_seeds,
 )

@@ -159,8 +159,22 @@ def test_a_table_marks_the_best_and_admits_what_is_not_significant(run_folder: P
 
 def test_a_significant_difference_needs_no_note(run_folder: Path) -> None:
     record = read_record(run_folder)
-    record.comparisons = [item.model_copy(update={"p": 0.01}) for item in record.comparisons]
+    record.comparisons = [item.model_copy(update={"p": 1e-4}) for item in record.comparisons]
     assert "not significantly" not in " ".join(printed(record).split())
+
+
+def test_a_difference_among_several_is_corrected_for_their_number(run_folder: Path) -> None:
+    record = read_record(run_folder)
+    record.evaluations = [evaluation("generic", 0.4), evaluation("personalised", 0.5)]
+    facts = {"site": "site-1", "ours": "FedMRG personalised", "theirs": "FedMRG generic"}
+    sizes = {"value": 0.1, "low": 0.01, "high": 0.2}
+    record.comparisons = [
+        ComparisonRecord(metric=metric, p=0.03, **facts, **sizes) for metric in ("bleu_4", "cider")
+    ]
+    for one in record.evaluations:
+        one.metrics["cider"] = one.metrics["bleu_4"]
+    assert "not significantly" not in printed(record, ["bleu_4"])
+    assert "p = 0.06 after Holm for 2 comparisons" in " ".join(printed(record).split())
 
 
 def test_the_terminal_table_shows_sites_intervals_and_unseen(run_folder: Path) -> None:

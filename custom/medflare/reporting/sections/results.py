@@ -100,7 +100,7 @@ def _comparisons(record: RunRecord, page: TaskPage) -> Disclosure | None:
         ]
         for item in record.comparisons
     ]
-    head = ["difference", "site", "score", "value × 100", "p"]
+    head = ["difference", "site", "score", "value × 100", "p, not corrected"]
     title = f"Paired comparisons on the same {page.task.records_name}"
     return Disclosure(summary=title, table=Table(head=head, rows=body, left=3))
 
