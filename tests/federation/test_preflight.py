@@ -211,6 +211,14 @@ def test_a_certificate_that_is_gone_is_a_problem(kit_of: Any) -> None:
     assert [check.outcome for check in kit_files.certificates(kit)] == ["problem", "problem"]
 
 
+@pytest.mark.parametrize("name", ["my kits", "nora's", 'a"b', "a\\b"])
+def test_a_kit_that_flare_cannot_start_from_is_a_problem(kit_of: Any, name: str, tmp_path: Path) -> None:
+    kit = kit_of()
+    says(kit_files.location(kit), "ok", str(kit.folder))
+    folder = kit.folder.rename(tmp_path / name)
+    says(kit_files.location(Kit(folder=folder, role="site")), "problem", name)
+
+
 def test_a_key_that_others_can_read_is_a_problem(kit_of: Any) -> None:
     kit = kit_of()
     says(kit_files.permissions(kit), "ok", "1 readable by their owner alone")

@@ -23,6 +23,7 @@ from medflare.synthetic.notes.files import write_validation_notes
 from medflare.tasks.extraction.extractor import load_extractor
 from medflare.tasks.prediction_files import read_answers, read_documents, read_predictions
 from medflare.tasks.questions.answerer import load_answerer
+from medflare.worker.fork_server import usable
 
 JOBS = Path(__file__).parents[2] / "jobs"
 ROUNDS, STEPS, VISITS = 2, 2, 3
@@ -185,7 +186,8 @@ class Runs:
         if name not in self.made:
             job, folder = SMALL[name], self.make_folder(name)
             job.write(folder)
-            file, workspace = folder / "site.yaml", folder / "ws"
+            # FLARE by itself splits the path of a workspace at spaces and quotes
+            file, workspace = folder / "site.yaml", folder / ("nora's run" if usable() else "ws")
             record = simulate.run_simulator(
                 JOBS / name,
                 workspace,

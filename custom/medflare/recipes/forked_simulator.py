@@ -15,12 +15,14 @@ import gc
 import importlib
 import json
 import os
+import re
 import runpy
 import shlex
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from medflare.recipes import forked_program
@@ -30,6 +32,7 @@ from medflare.worker.fork_server import VARIABLE, ForkServer, serve_workers, wri
 SIMULATOR = "nvflare.cli"
 CLIENT = "nvflare.private.fed.app.simulator.simulator_worker"
 """Module that the simulator starts for each of its clients."""
+SIMULATOR_RUNNER = "nvflare.private.fed.app.simulator.simulator_runner"
 
 
 def main(folder: Path) -> int:
@@ -70,6 +73,7 @@ def run(folder: Path, method: str, module: str, arguments: Sequence[str]) -> int
         clients.leave()
         os.environ[VARIABLE] = workers
         sys.executable = python_of_clients(folder)
+        keep_paths_whole()
         run_module(module, arguments)
     status = [0, 0]
 
@@ -102,6 +106,21 @@ def python_of_clients(folder: Path) -> str:
     program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")
     program.chmod(0o700)
     return str(program)
+
+
+def keep_paths_whole() -> None:
+    """Have the simulator split the commands of its clients, which quote no path, between options alone.
+
+    It splits them at every space, so that no client starts where the workspace's path has one.
+    """
+    runner = importlib.import_module(SIMULATOR_RUNNER)
+    runner.shlex = SimpleNamespace(split=split_command)  # type: ignore[attr-defined]
+
+
+def split_command(command: str, *unused: Any) -> list[str]:
+    """Return the words of "program -m module -o path --option value"; a value may hold spaces and quotes."""
+    options = re.split(r" (?=-[mo] |--[a-z_]+ )", command)
+    return [word for option in options for word in option.split(" ", 1)]
 
 
 def run_client(request: Mapping[str, Any], output: int, errors: int) -> NoReturn:

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from medflare.core.errors import RunError
+from medflare.core.errors import ConfigError, RunError
 from medflare.core.stop_signals import StopSignal
 from medflare.recipes.progress_view import Follower
 from medflare.wire.memory import LESS_MEMORY
@@ -60,9 +60,15 @@ def launch(
         method: whose workers, and FLARE's processes, are forked from one; None starts each as a program.
 
     Raises:
+        ConfigError: its processes cannot be forked here, and FLARE would split the workspace's path.
         RunError: it takes more than `timeout` seconds, or loses clients in each of STARTS starts.
         StopSignal: a signal to its processes ended it.
     """
+    if not _forks(method) and re.search(r"[\s'\"\\]", str(workspace)):
+        raise ConfigError(
+            f"{workspace}: on this machine FLARE's simulator cannot work in a folder whose path has a space, "
+            "a quote or a backslash. Name another one with --workspace."
+        )
     for start in range(1, STARTS + 1):
         if discard is not None:
             shutil.rmtree(discard, ignore_errors=True)
@@ -177,16 +183,21 @@ def starting_early() -> Iterator[None]:
             _waiting.pop().close()
 
 
+def _forks(method: str | None) -> bool:
+    """Return whether workers and FLARE's processes are forked from one."""
+    return method is not None and fork_server.usable()
+
+
 @contextmanager
 def _started(command: Sequence[str], method: str | None, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run a command, its processes forked from one where that can be; all have ended when it is left."""
     guarded: GuardedProcess
     with log.open("wb") as output:
-        if method is None or not fork_server.usable():
+        if not _forks(method):
             guarded = GuardedProcess(command, output.fileno())
         else:
             guarded = forking = _waiting.pop() if _waiting else ForkingProcess()
-            forking.order(method, command, log)
+            forking.order(str(method), command, log)
     try:
         yield guarded.process
     finally:

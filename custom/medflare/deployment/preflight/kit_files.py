@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import stat
 from datetime import UTC, datetime, timedelta
 
@@ -16,6 +17,7 @@ from medflare.deployment.preflight.base import Check, ok, problem, warning
 
 SOON = timedelta(days=30)
 CERTIFICATES = ("client.crt", "rootCA.pem")
+SPLIT = re.compile(r"[\s'\"\\]")
 
 
 def certificates(kit: Kit, moment: datetime | None = None) -> list[Check]:
@@ -41,6 +43,15 @@ def _dates(kit: Kit, name: str, now: datetime) -> Check:
     if end - now < SOON:
         return warning(title, f"expires on {end:%Y-%m-%d}, in {left} days", "at least 30 days", remedy)
     return ok(title, f"valid until {end:%Y-%m-%d}, {left} days")
+
+
+def location(kit: Kit) -> Check:
+    """Check that FLARE can start from the kit's folder: its scripts and launchers split a path at spaces."""
+    folder = kit.folder.resolve()
+    if SPLIT.search(str(folder)):
+        expected = "a path without spaces, quotes and backslashes, at which FLARE's scripts split it"
+        return problem("kit folder", str(folder), expected, "Move the kit to another folder")
+    return ok("kit folder", str(folder))
 
 
 def permissions(kit: Kit) -> Check:

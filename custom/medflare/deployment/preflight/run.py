@@ -45,6 +45,7 @@ def preflight(request: PreflightRequest) -> list[Check]:
         checks += _site_checks(site, request.site_file, job, kit)
     if kit is not None:
         checks += [
+            kit_files.location(kit),
             *kit_files.certificates(kit),
             kit_files.permissions(kit),
             *kit_files.hardened(kit),
