@@ -8,6 +8,9 @@ could not be used, 128 + n stopped by signal n.
 
 from __future__ import annotations
 
+import sys
+from io import TextIOWrapper
+
 import typer
 
 from medflare.cli import (
@@ -81,6 +84,9 @@ def root(
 
 def main() -> None:
     """Entry point of the console script."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a letter that a terminal has not is shown by its number
+            stream.reconfigure(errors="backslashreplace")
     app()
 
 

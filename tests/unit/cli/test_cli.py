@@ -6,11 +6,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
 
 from command_line import answer, facts, refusal
+from medflare.cli.main import main
 
 COMMANDS = [
     ["run"],
@@ -86,3 +88,14 @@ def test_the_command_starts_without_importing_torch_or_nvflare() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def test_a_terminal_that_lacks_a_letter_gets_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`medflare rules` ended with a trace at ρ where the encoding was not UTF-8."""
+    output = TextIOWrapper(BytesIO(), encoding="ascii", write_through=True)
+    monkeypatch.setattr(sys, "stdout", output)
+    monkeypatch.setattr(sys, "argv", ["medflare", "rules"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    assert b"\\u03c1" in output.buffer.getvalue()  # type: ignore[attr-defined]

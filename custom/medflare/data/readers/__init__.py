@@ -15,15 +15,17 @@ from medflare.data.readers.common import SourceRecords
 from medflare.data.records import Note, Question, Summary
 from medflare.data.settings.cohort import CohortConfig
 from medflare.data.settings.formats import FORMATS
+from medflare.data.unencodable import leave_out_unencodable
 
 
 def read_source(config: CohortConfig) -> SourceRecords:
-    """Read the files of `config` with the reader of its format.
+    """Read the files of `config` with the reader of its format; records without text in UTF-8 are left out.
 
     Raises:
         DataError: the source cannot be read at all.
     """
     source: SourceRecords = _reader(config.format).read(config)
+    leave_out_unencodable(source)
     # Readers of studies say themselves whether there is a split.
     texts: list[Note | Question | Summary] = [*source.notes, *source.questions, *source.summaries]
     if texts:
