@@ -192,6 +192,9 @@ class _EachKeyOnce(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+_KINDS = {type(None): "nothing", list: "a list"}
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """Return the mapping in a YAML file.
 
@@ -208,7 +211,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:  # no UTF-8, the 99th of a month, a folder, ...
         raise ConfigError(f"{path}: cannot be read ({type(error).__name__}: {error}).") from None
     if not isinstance(data, dict):
-        raise ConfigError(f"{path}: expected 'key: value' lines, found {type(data).__name__}.")
+        raise ConfigError(
+            f"{path}: expected 'key: value' lines, found {_KINDS.get(type(data), 'one value')}."
+        )
     if expanded_size(data) > MOST_VALUES:
         raise ConfigError(f"{path}: its aliases (*) stand for more than {MOST_VALUES:,} values; write fewer.")
     return data

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,9 @@ from medflare.recipes.job import Job
 from medflare.recipes.job_check import check_job
 from medflare.wire.disk_space import free_megabytes
 
+SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+FOLDERS = ("local", "startup")
+"""Folders of the simulator's workspace beside those of the sites and the server."""
 LEAST_MEGABYTES = 200
 """Free space without which no run begins: states of two rounds, adapters, logs and predictions of the
 embedded models. Larger models need more: how much is known only once a site has built its model."""
@@ -48,6 +52,7 @@ def check_run(
     check_job(job)
     settings = job.flow.settings.model_validate({"job": job.title, **job.controller})
     problems = [
+        *_names(chosen),
         *_responses(settings, chosen),
         *_profiles(settings, chosen),
         *_too_few_for_a_sum(settings, chosen, known),
@@ -58,6 +63,18 @@ def check_run(
     if problems:
         raise ConfigError("\n".join(problems))
     return job, chosen
+
+
+def _names(sites: Sequence[str]) -> Iterator[str]:
+    """Yield the sites that FLARE cannot have, and those whose folder in the workspace is another's."""
+    for site in sites:
+        if not SITE_NAME.fullmatch(site):
+            yield (
+                f"site '{site}' in site.yaml: FLARE wants a name of at most 100 letters from A to Z, digits, "
+                "'-' and '_', with a letter or a digit first. Name it otherwise."
+            )
+        elif site in FOLDERS:
+            yield f"site '{site}' in site.yaml: FLARE keeps a folder of that name. Name it otherwise."
 
 
 def _responses(settings: RoundsSettings, sites: Sequence[str]) -> Iterator[str]:

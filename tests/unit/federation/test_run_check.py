@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from command_line import refusal
 from medflare.core.errors import RunError
@@ -175,3 +176,21 @@ def test_a_run_that_kept_no_adapter_says_how_it_ended(
 def test_hospitals_of_impossible_sizes_are_refused(tmp_path: Path, options: list[str]) -> None:
     assert options[0] in refusal(2, "cohort", "make", tmp_path / "made", *options)
     assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("name", ["Köln", "a b", "a.b", "-x", "x@y", "a/b", "a,b", "local", "x" * 101])
+def test_a_site_that_flare_cannot_have_is_named_before_anything_starts(name: str, tmp_path: Path) -> None:
+    """FLARE's own words came after its start: "Invalid FQCN", or "Could not start the Server App"."""
+    file = tmp_path / "site.yaml"
+    block = {"cohort": {"format": "manifest", "root": "."}}
+    file.write_text(yaml.safe_dump({"sites": {name: block, "site-2": block}}), encoding="utf-8")
+    said = refusal(2, "run", JOBS / "fedmrg", "-f", file, "--workspace", tmp_path / "ws")
+    assert f"site '{name}' in site.yaml: FLARE" in said
+    assert "site 'site-2'" not in said
+
+
+@pytest.mark.parametrize(("text", "found"), [("", "nothing"), ("[1]", "a list"), ("5", "one value")])
+def test_a_file_that_describes_no_site_says_what_it_holds(text: str, found: str, tmp_path: Path) -> None:
+    (tmp_path / "site.yaml").write_text(text)
+    said = refusal(2, "run", JOBS / "fedmrg", "-f", tmp_path / "site.yaml", "--workspace", tmp_path / "ws")
+    assert f"expected 'key: value' lines, found {found}." in said
