@@ -50,6 +50,39 @@ def test_bank_rows_only_add_negatives_and_get_no_gradient() -> None:
     assert first.grad is not None
 
 
+def by_hand(rows: list[list[float]], bank: list[list[float]], tau: float, keeps_positive: bool) -> float:
+    """Eq. 3 one anchor after the other: row i of the first half and of the second are one image."""
+    half, total = len(rows) // 2, 0.0
+    for i, anchor in enumerate(rows):
+        partner = (i + half) % len(rows)
+        others = [row for j, row in enumerate(rows) if j != i and (keeps_positive or j != partner)]
+        like = [
+            math.exp(sum(map(math.prod, zip(anchor, row, strict=True))) / tau) for row in [*others, *bank]
+        ]
+        positive = sum(map(math.prod, zip(anchor, rows[partner], strict=True))) / tau
+        total += math.log(sum(like)) - positive
+    return total / len(rows)
+
+
+@pytest.mark.parametrize("keeps_positive", [False, True])
+@pytest.mark.parametrize("tau", [0.07, 0.5, 2.0])
+@pytest.mark.parametrize("rows_of_bank", [0, 3])
+def test_contrastive_is_eq_3_at_every_temperature(
+    tau: float, rows_of_bank: int, keeps_positive: bool
+) -> None:
+    generator = torch.Generator().manual_seed(4)
+    first, second, bank = (
+        F.normalize(torch.randn(rows, 6, generator=generator), dim=1) for rows in (3, 3, rows_of_bank)
+    )
+    expected = by_hand([*first.tolist(), *second.tolist()], bank.tolist(), tau, keeps_positive)
+    assert losses.contrastive(first, second, bank, tau, keeps_positive).item() == pytest.approx(
+        expected, 1e-4
+    )
+    if rows_of_bank:
+        rough = losses.contrastive(first, second, bank.bfloat16(), tau, keeps_positive)
+        assert rough.item() == pytest.approx(expected, rel=0.05, abs=0.05)
+
+
 def test_a_single_image_without_bank_has_no_contrast() -> None:
     assert losses.contrastive(*orthogonal_pairs(1), NO_BANK, 0.07).item() == 0.0
 
@@ -68,6 +101,19 @@ def test_distillation_is_zero_between_equals_and_detaches_the_teacher() -> None:
     assert student.logits.grad is not None
     assert teacher.logits.grad is None
     assert teacher.hidden.grad is None
+
+
+def test_distillation_is_fed_dats_without_settings() -> None:
+    generator = torch.Generator().manual_seed(3)
+    student, teacher = decoded(generator), decoded(generator)
+    plain = losses.distillation(student, teacher).item()
+    assert plain == losses.distillation(student, teacher, 2.0, "teacher_student", 1.0).item()
+    for other in (
+        (3.0, "teacher_student", 1.0),
+        (2.0, "student_teacher", 1.0),
+        (2.0, "teacher_student", 0.5),
+    ):
+        assert plain != pytest.approx(losses.distillation(student, teacher, *other).item())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("direction", ["teacher_student", "student_teacher"])
