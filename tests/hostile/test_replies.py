@@ -187,6 +187,11 @@ def measured(**changes: Any) -> Lie:
         (measured(predictions="../../../server/job/run.json"), "evaluations.0.predictions"),
         (measured(predictions="/etc/passwd"), "evaluations.0.predictions"),
         (measured(metrics={"loss": {"value": "x", "low": 0, "high": 0}}), "evaluations.0.metrics.loss.value"),
+        (measured(metrics={"loss": {"value": 0.5, "low": None, "high": 0.6}}), "an interval has one end"),
+        (
+            measured(metrics={"loss": {"value": None, "low": None, "high": None}}),
+            "evaluations.0.metrics.loss",
+        ),
         (measured(skipped_metrics={"bleu": "\x1b[2J"}), "expected a plain text"),
         (claiming(evaluations=[EVALUATION] * 5000), "'evaluations' is a list"),
     ],
@@ -197,6 +202,14 @@ def test_a_malformed_final_test_costs_its_site_the_test(federation: Make, lie: L
     assert [item.site for item in record.evaluations] == HONEST
     assert f"no final test at {LIAR}" in record.reason
     assert reason in record.reason
+
+
+def test_a_final_test_of_one_patient_has_no_interval(federation: Make) -> None:
+    alone = measured(metrics={"loss": {"value": 0.5, "low": None, "high": None}})
+    _run, record = run_with(federation, {"finish": alone}, controller={"num_rounds": 1})
+    (tested,) = [item for item in record.evaluations if item.site == LIAR]
+    assert (tested.metrics["loss"].value, tested.metrics["loss"].interval) == (0.5, None)
+    assert record.reason == ""
 
 
 @pytest.mark.parametrize("lie", [without("metrics"), claiming(metrics={"loss": [1]}), failing(code=77)])

@@ -206,11 +206,18 @@ class EvaluateFacts(ReplyFacts):
 
 
 class EstimateFacts(StrictModel):
-    """A metric and its interval; not finite, it is left out of the record."""
+    """A metric and its interval, which one patient's records do not have; not finite, it is left out of the
+    record."""
 
     value: Metric
-    low: Metric
-    high: Metric
+    low: Metric | None
+    high: Metric | None
+
+    @model_validator(mode="after")
+    def _both_ends_or_none(self) -> Self:
+        if (self.low is None) != (self.high is None):
+            raise ValueError("an interval has one end; expected both, or none")
+        return self
 
 
 class EvaluationFacts(StrictModel):
