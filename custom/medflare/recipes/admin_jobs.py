@@ -79,7 +79,9 @@ class ServerJob(BaseModel):
     waits: Annotated[CleanText, BeforeValidator(_newest_reason)] = Field(
         "", validation_alias="schedule_history", exclude=True
     )
-    started: CleanText | None = Field(None, validation_alias="start_time", exclude=True)
+    started: Annotated[CleanText, BeforeValidator(lambda time: str(time)[:1000])] | None = Field(
+        None, validation_alias="start_time", exclude=True
+    )
 
     @property
     def never_began(self) -> bool:

@@ -223,7 +223,16 @@ def test_a_job_that_never_began_has_nothing_to_fetch_or_to_go_on_with(
     assert "job j1 never began, so there is no run to go on with" in refusal(5, "resume", "j1", *KIT)
 
 
-@pytest.mark.parametrize("said", [RUNNING | {"start_time": "2026-11-29"}, RUNNING, JobNotFound("not now"), 5])
+@pytest.mark.parametrize(
+    "said",
+    [
+        RUNNING | {"start_time": "2026-11-29"},
+        RUNNING | {"start_time": 1.5},
+        RUNNING,
+        JobNotFound("not now"),
+        5,
+    ],
+)
 def test_a_job_is_ended_whatever_the_server_says_of_it(server: LyingSession, said: Any) -> None:
     server.answers |= {"get_job_meta": said, "abort_job": None}
     assert "medflare resume j1 --kit` goes on with its run" in answer("job", "abort", "j1", *KIT)
