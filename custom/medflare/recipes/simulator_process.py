@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from medflare.core.errors import ConfigError, RunError
+from medflare.core.file_names import is_split_by_flare
 from medflare.core.stop_signals import StopSignal
 from medflare.recipes.progress_view import Follower
 from medflare.wire.memory import LESS_MEMORY
@@ -64,7 +65,7 @@ def launch(
         RunError: it takes more than `timeout` seconds, or loses clients in each of STARTS starts.
         StopSignal: a signal to its processes ended it.
     """
-    if not _forks(method) and re.search(r"[\s'\"\\]", str(workspace)):
+    if not _forks(method) and is_split_by_flare(workspace):
         raise ConfigError(
             f"{workspace}: on this machine FLARE's simulator cannot work in a folder whose path has a space, "
             "a quote or a backslash. Name another one with --workspace."

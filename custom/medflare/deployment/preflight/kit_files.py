@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import re
 import stat
 from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
 
 from medflare.core.errors import MedflareError
+from medflare.core.file_names import is_split_by_flare
 from medflare.deployment.kit_advice import advice
 from medflare.deployment.kit_check import check as examine
 from medflare.deployment.kits import SECRETS, Kit
@@ -17,7 +17,6 @@ from medflare.deployment.preflight.base import Check, ok, problem, warning
 
 SOON = timedelta(days=30)
 CERTIFICATES = ("client.crt", "rootCA.pem")
-SPLIT = re.compile(r"[\s'\"\\]")
 
 
 def certificates(kit: Kit, moment: datetime | None = None) -> list[Check]:
@@ -48,7 +47,7 @@ def _dates(kit: Kit, name: str, now: datetime) -> Check:
 def location(kit: Kit) -> Check:
     """Check that FLARE can start from the kit's folder: its scripts and launchers split a path at spaces."""
     folder = kit.folder.resolve()
-    if SPLIT.search(str(folder)):
+    if is_split_by_flare(folder):
         expected = "a path without spaces, quotes and backslashes, at which FLARE's scripts split it"
         return problem("kit folder", str(folder), expected, "Move the kit to another folder")
     return ok("kit folder", str(folder))
