@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,11 @@ BATCH = 8
 
 @plain_errors
 def extract(
-    notes: list[Path] = typer.Argument(..., help="Text files in UTF-8, or folders of .txt files."),
+    notes: list[Path] | None = typer.Argument(None, help="Text files in UTF-8, or folders of .txt files."),
+    site_file: Path | None = typer.Option(
+        None, "--site-file", "-f", help="In place of files: the notes of a site.yaml, in any of its formats."
+    ),
+    site: str | None = typer.Option(None, "--site", help="The site of a site.yaml that has several."),
     result: Path = typer.Option(..., "--result", "-r", help="A run's folder, or a result/adapter folder."),
     format_: str = typer.Option(
         "brat",
@@ -52,19 +56,22 @@ def extract(
 ) -> None:
     """Marks problems, treatments, tests and drugs in notes, with their modifiers. To check, not to rely on.
 
-    A file that is no note costs no other one its annotation; exit code 7 says that some were left out.
+    A file that is no note costs no other one its annotation; exit code 7 says that some were left out. The
+    notes of a site.yaml (CSV, FHIR, OMOP, BRAT ...) are marked by the model alone, whatever marks they have.
 
     [bold]Examples[/bold]: medflare extract notes/*.txt -r runs/20261120-fed_medlora --out annotated
     medflare extract letter.txt -r runs/20261120-fed_medlora --show
+    medflare extract -f site.yaml -r runs/20261120-fed_medlora --format jsonl
     """
     from rich.console import Console
 
+    from medflare.cli.extract_notes import notes_to_mark
     from medflare.cli.extract_view import print_note
     from medflare.core.errors import ConfigError
     from medflare.core.origin import MARKS
     from medflare.models.backbone import device_of
     from medflare.recipes.result_origin import adapter_folder, origin_of
-    from medflare.tasks.extraction.annotation_files import FORMATS, files_of
+    from medflare.tasks.extraction.annotation_files import FORMATS, SUFFIXES, files_of
     from medflare.tasks.extraction.result_folder import open_result
     from medflare.tasks.output_files import refuse_to_replace
 
@@ -73,21 +80,23 @@ def extract(
     if out is None and not (show or as_json):
         out = FOLDER
     totals = ExtractionTotals()
-    read = _read(notes, totals)
+    read = notes_to_mark(
+        notes or [], site_file, site, totals, file_of_each=out is not None and format_ in SUFFIXES
+    )
     if out is not None and not overwrite:
-        names = [note.note_id for _, note in read]
+        names = [note.note_id for _, note in read.notes]
         refuse_to_replace(out, files_of(names, format_), "somebody's own annotation")
     opened = open_result(
         adapter_folder(result),
         personalised=personalised,
-        backbone=backbone,
+        backbone=backbone or read.backbone,
         precision=precision,
         device=device_of(device),
     )
     annotated, origin = [], origin_of(result)
     if not as_json:
         typer.secho(f"{MARKS} {origin.words}\n", fg=typer.colors.YELLOW)
-    for source, note, prediction in _predictions(opened, read):
+    for source, note, prediction in _predictions(opened, read.notes):
         totals.add(note, prediction)
         if out is not None:
             totals.files += _write_note(source, note, out, format_)
@@ -95,7 +104,7 @@ def extract(
             print_note(Console(), note)
         annotated.append(note)
     if out is not None:
-        totals.files += _write_all(annotated, out, format_, origin)
+        totals.files += _write_all(annotated, out, format_, origin, read.ids)
     _report(totals, annotated, out, as_json, origin)
     if totals.left_out:
         listed = ", ".join(item["file"] for item in totals.left_out)
@@ -103,36 +112,9 @@ def extract(
         raise typer.Exit(PARTLY_DONE)
 
 
-def _read(paths: Sequence[Path], totals: ExtractionTotals) -> list[tuple[Path, Note]]:
-    """Return the notes that can be read; a line on standard error for each other. DataError when none can."""
-    from medflare.core.errors import DataError
-    from medflare.data.records import RecordError
-    from medflare.tasks.extraction.annotation_files import read_note
-    from medflare.tasks.output_files import distinct_names
-
-    files = [file for path in paths for file in (_texts(path) if path.is_dir() else [path])]
-    read = []
-    for path, name in distinct_names(files).items():
-        try:
-            read.append((path, read_note(path, name)))
-        except RecordError as error:
-            totals.left_out.append({"file": str(path), "reason": error.reason, "detail": str(error)})
-            typer.secho(f"left out: {path}: {error.reason}. {error}.", fg=typer.colors.YELLOW, err=True)
-    if not read:
-        raise DataError(
-            f"none of {len(files)} file(s) could be read: {', '.join(map(str, paths))}. Expected clinical "
-            "notes as plain text in UTF-8."
-        )
-    return read
-
-
-def _texts(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*.txt") if path.is_file() and path.name[0] != ".")
-
-
 def _predictions(
-    predictor: Predictor, read: Sequence[tuple[Path, Note]]
-) -> Iterator[tuple[Path, Note, NotePrediction]]:
+    predictor: Predictor, read: Sequence[tuple[Path | None, Note]]
+) -> Iterator[tuple[Path | None, Note, NotePrediction]]:
     """Yield each note with its annotation, batch by batch; show progress on a terminal."""
     from rich.console import Console
     from rich.progress import track
@@ -147,7 +129,7 @@ def _predictions(
             yield source, note, prediction
 
 
-def _write_note(source: Path, note: Note, folder: Path, format_: str) -> list[Path]:
+def _write_note(source: Path | None, note: Note, folder: Path, format_: str) -> list[Path]:
     """Write one note in a format that has a file of each; return its files."""
     from medflare.tasks.extraction.annotation_files import write_brat, write_cas
 
@@ -156,11 +138,13 @@ def _write_note(source: Path, note: Note, folder: Path, format_: str) -> list[Pa
     return write_cas(folder, note) if format_ == "xmi" else []
 
 
-def _write_all(notes: Sequence[Note], folder: Path, format_: str, origin: Origin) -> list[Path]:
+def _write_all(
+    notes: Sequence[Note], folder: Path, format_: str, origin: Origin, ids: Mapping[str, str]
+) -> list[Path]:
     """Write the notes in a format that has one file of all, and what the files are."""
     from medflare.tasks.extraction.annotation_files import write_about, write_lines, write_observations
 
-    write_about(folder, origin)
+    write_about(folder, origin, ids)
     if format_ == "jsonl":
         return write_lines(folder, notes)
     return write_observations(folder, notes, origin) if format_ == "fhir" else []

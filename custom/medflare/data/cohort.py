@@ -85,7 +85,10 @@ def check_skipped(cohort: Cohort, where: str) -> None:
     unusable = len({item.record for item in cohort.skipped})
     if unusable <= cohort.allowed + 1e-9:
         return
-    first = "; ".join(f"{item.record}: {item.detail}" for item in cohort.skipped[:3])
+    first = "; ".join(
+        item.detail if item.detail.startswith(item.record) else f"{item.record}: {item.detail}"
+        for item in cohort.skipped[:3]
+    )
     share = cohort.allowed / max(cohort.records, 1)
     raise DataError(
         f"{where}: {unusable} of {cohort.records} records cannot be used, allowed are {share:.1%}"

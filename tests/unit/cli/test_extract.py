@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from io import StringIO
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from rich.console import Console
 
 from command_line import medflare
@@ -133,6 +135,70 @@ def test_what_cannot_be_read_is_said_and_the_others_go_on(
     assert len(list((tmp_path / "out").iterdir())) == 7  # three notes, their annotation, about.json
 
 
+def test_the_notes_of_a_site_file_are_marked_in_any_format(
+    run: Path, tiny_encoder: Path, notes: Path, tmp_path: Path
+) -> None:
+    """Ids of a database are no names of files: about.json says which file is which, and JSON keeps them."""
+    texts = [path.read_bytes().decode() for path in sorted(notes.iterdir())]
+    ids = ["../2024/A:1", "a_1", "A/1"]
+    with (tmp_path / "export.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerows([["Note ID", "Note text"], *zip(ids, texts, strict=True)])
+    site = tmp_path / "site.yaml"
+    columns = {"doc_id": "Note ID", "text": "Note text"}
+    cohort = {"format": "notes_jsonl", "root": str(tmp_path), "columns": columns, "tasks": []}
+    site.write_text(yaml.safe_dump({"name": "ward", "cohort": cohort}))
+    plain = extract(run, tiny_encoder, notes, "--json")
+    lines = extract(run, tiny_encoder, "-f", site, "--json")
+    found = json.loads(lines.stdout)["documents"]
+    assert [row["doc_id"] for row in found] == ids
+    assert [row["entities"] for row in found] == [
+        row["entities"] for row in json.loads(plain.stdout)["documents"]
+    ]
+    done = extract(run, tiny_encoder, "-f", site, "--site", "ward", "--out", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert sorted(path.name for path in (tmp_path / "out").glob("*.ann")) == [
+        "A_1-2.ann",
+        "_2024_A_1.ann",
+        "a_1.ann",
+    ]
+    about = json.loads((tmp_path / "out" / "about.json").read_text())
+    assert about["ids"] == {"_2024_A_1": "../2024/A:1", "A_1-2": "A/1"}
+    read = read_cohort("brat", tmp_path / "out").notes
+    assert {note.text for note in read} == set(texts)
+    assert all(note.entities for note in read)
+    again = extract(run, tiny_encoder, "-f", site, "--out", tmp_path / "out")
+    assert "--overwrite" in again.stderr
+
+
+def test_marks_of_a_site_are_not_shown_as_the_models(
+    hospital: Path, run: Path, tiny_encoder: Path, tmp_path: Path
+) -> None:
+    site = tmp_path / "site.yaml"
+    wrong = {"id": "T1", "label": "drug", "spans": [[0, 5]]}
+    rows = [json.loads(line) for file in hospital.glob("*.jsonl") for line in file.read_text().splitlines()][
+        :2
+    ]
+    (tmp_path / "notes.jsonl").write_text(
+        "".join(json.dumps(row | {"entities": [wrong], "relations": []}) + "\n" for row in rows)
+    )
+    blocks = {name: {"cohort": {"format": "notes_jsonl", "root": str(tmp_path)}} for name in ("a", "b")}
+    site.write_text(yaml.safe_dump({"sites": blocks}))
+    asked = extract(run, tiny_encoder, "-f", site, "--json")
+    assert (asked.exit_code, "choose one with --site" in asked.stdout) == (2, True)
+    found = json.loads(extract(run, tiny_encoder, "-f", site, "--site", "b", "--json").stdout)["documents"]
+    assert all([0, 5] not in entity["spans"] for row in found for entity in row["entities"])
+    assert all(row["entities"] for row in found)
+
+
+def test_a_site_without_notes_is_named(run: Path, tiny_encoder: Path, tmp_path: Path) -> None:
+    (tmp_path / "q.jsonl").write_text(json.dumps({"question": "Why?", "options": ["a", "b"], "answer": "A"}))
+    site = tmp_path / "site.yaml"
+    site.write_text(yaml.safe_dump({"cohort": {"format": "questions_jsonl", "root": str(tmp_path)}}))
+    done = extract(run, tiny_encoder, "-f", site)
+    assert (done.exit_code, "holds no clinical notes" in done.stderr) == (3, True)
+
+
 def test_nothing_to_read_is_exit_code_3(run: Path, tiny_encoder: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("")
     done = extract(run, tiny_encoder, tmp_path / "empty.txt")
@@ -145,6 +211,8 @@ def test_nothing_to_read_is_exit_code_3(run: Path, tiny_encoder: Path, tmp_path:
     [
         (["--format", "xml"], 2, "expected one of brat, xmi, jsonl, fhir"),
         (["--personalised", "x"], 2, "no part is personalised"),
+        (["--site", "a"], 2, "--site a: goes with --site-file"),
+        (["-f", "site.yaml"], 2, "Name text files or folders of them, or a site.yaml"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(

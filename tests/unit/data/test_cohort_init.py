@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import note_folders
 import pytest
 
 from command_line import answer, facts, refusal
+from medflare.data.load import load_cohort
+from medflare.data.settings.site import load_site_file
 
 
 def csv_of_studies(root: Path) -> Path:
@@ -41,6 +44,31 @@ def bulk_export(root: Path) -> Path:
     return root
 
 
+def spreadsheet_of_questions(root: Path) -> Path:
+    """Two sheets saved by a spreadsheet: options in columns, answers as numbers that begin with 0."""
+    head = {"Nr": "7", "Question": "Which drug eases asthma?", "opa": "salbutamol", "opb": "insulin"}
+    cohort_folders.write_csv(root / "train.csv", [head | {"Nr": f"{n}", "cop": str(n % 2)} for n in range(4)])
+    cohort_folders.write_csv(root / "dev.csv", [head | {"Nr": f"d{n}", "cop": "1"} for n in range(2)])
+    return root
+
+
+def export_of_reports(root: Path) -> Path:
+    """A radiology system's export with semicolons and letters of Windows, beside a list of devices."""
+    root.mkdir()
+    rows = [f"{n};P{n // 2};Herz normal groß. Lungen frei. Nr. {n};Unauffällig." for n in range(4)]
+    text = "\n".join(["Accession;Patient ID;Findings;Impression", *rows])
+    (root / "reports.csv").write_bytes(text.encode("cp1252"))
+    (root / "devices.csv").write_text("device,room\nAX1,3\n")
+    return root
+
+
+def sheet_of_notes(root: Path) -> Path:
+    text = "Patient with asthma, on salbutamol twice a day, comes again with a dry cough."
+    rows = [{"id": f"n{n}", "specialty": "chest", "transcription": f"{text} Visit {n}."} for n in range(3)]
+    cohort_folders.write_csv(root / "notes.csv", rows)
+    return root
+
+
 LAYOUTS: dict[str, tuple[str, Callable[[Path], Path], int]] = {
     "own manifest": ("manifest", cohort_folders.manifest, 6),
     "table of studies": ("manifest", csv_of_studies, 6),
@@ -57,6 +85,9 @@ LAYOUTS: dict[str, tuple[str, Callable[[Path], Path], int]] = {
     "prodigy": ("prodigy", export_folders.prodigy, 1),
     "fhir": ("fhir_ndjson", bulk_export, 1),
     "omop": ("omop", export_folders.as_csv, 1),
+    "sheets of questions": ("questions_jsonl", spreadsheet_of_questions, 6),
+    "export of reports": ("summaries_jsonl", export_of_reports, 4),
+    "sheet of notes": ("notes_jsonl", sheet_of_notes, 3),
 }
 
 
@@ -67,7 +98,41 @@ def test_a_layout_is_known_and_the_written_file_reads_all_of_it(layout: str, tmp
     init = facts("cohort", "init", root, "--out", file)
     assert (init["format"], init["problems"]) == (format, [])
     read = facts("cohort", "inspect", file, "--no-images")
-    assert (read["studies"] + read["notes"], read["unusable"]) == (records, 0)
+    found = sum(read[kind] for kind in ("studies", "notes", "questions", "summaries"))
+    assert (found, read["unusable"]) == (records, 0)
+
+
+def test_tables_of_texts_are_read_by_their_own_columns(tmp_path: Path) -> None:
+    file = tmp_path / "site.yaml"
+    questions = facts("cohort", "init", spreadsheet_of_questions(tmp_path / "questions"), "--out", file)
+    chosen = {"question": "Question", "options": ["opa", "opb"], "answer": "cop"}
+    assert questions["settings"] == {"columns": chosen, "first_index": 0}  # all files of the folder
+    (cohort,) = (load_cohort(site) for site in load_site_file(file).values())
+    assert Counter(item.answer for item in cohort.questions) == {"A": 2, "B": 4}
+    assert {item.split for item in cohort.questions} == {"train", "val"}  # by the files' names
+    reports = facts("cohort", "init", export_of_reports(tmp_path / "ris"), "--out", file, "--overwrite")
+    chosen = {"patient_id": "Patient ID", "source": "Findings", "target": "Impression"}
+    assert reports["settings"] == {"file": "reports.csv", "columns": chosen}
+    (cohort,) = (load_cohort(site) for site in load_site_file(file).values())
+    assert {item.patient_id for item in cohort.summaries} == {"P0", "P1"}
+    assert cohort.summaries[0].source.startswith("Herz normal groß")
+    notes = facts("cohort", "init", sheet_of_notes(tmp_path / "notes"), "--out", file, "--overwrite")
+    assert notes["settings"] == {"columns": {"doc_id": "id", "text": "transcription"}, "tasks": []}
+    (cohort,) = (load_cohort(site) for site in load_site_file(file).values())
+    assert [item.note_id for item in cohort.notes] == ["n0", "n1", "n2"]
+
+
+@pytest.mark.parametrize("columns", ["question,answer,a", "question,answer,b,c", "findings,note", "name"])
+def test_a_table_of_something_else_is_no_table_of_texts(columns: str, tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text(f"{columns}\n" + ",".join("1" for _ in columns.split(",")) + "\n")
+    asked = refusal(3, "cohort", "init", tmp_path, "--out", tmp_path / "site.yaml")
+    assert "no known layout; the folder holds table.csv" in asked
+    assert "(question, options, answer)" in asked
+
+
+def test_a_spreadsheet_is_to_be_saved_as_csv(tmp_path: Path) -> None:
+    (tmp_path / "Befunde.xlsx").write_bytes(b"PK")
+    assert "Save a spreadsheet" in refusal(3, "cohort", "init", tmp_path, "--out", tmp_path / "site.yaml")
 
 
 def test_columns_are_told_by_names_and_values_and_explained_in_the_file(tmp_path: Path) -> None:

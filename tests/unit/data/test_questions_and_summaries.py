@@ -267,7 +267,7 @@ def test_inspect_knows_a_folder_by_the_names_of_its_files(tmp_path: Path) -> Non
 
 
 def test_an_empty_folder_says_what_is_expected(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"expected \*.jsonl or \*.jsonl.gz; the folder holds nothing"):
+    with pytest.raises(DataError, match=r"expected tables of texts .* the folder holds nothing"):
         read_cohort("questions_jsonl", tmp_path)
     with pytest.raises(DataError, match="Columns found: none"):
         read_cohort("questions_jsonl", written(tmp_path, ""))

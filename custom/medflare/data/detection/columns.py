@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guess of the columns of a table of studies that hold image, report, patient and the rest."""
+"""Guess of the columns of a table that hold image, report, patient and the rest."""
 
 from __future__ import annotations
 
@@ -51,14 +51,8 @@ def guess_studies_table(path: Path) -> CohortGuess | None:
         "columns.report": f"{mean_words(report, rows):.0f} words in the mean",
     }
     free = [column for column in columns if column not in (image, report)]
+    chosen |= named_columns(free, rows)
     remarks = []
-    for name, pattern in NAMES.items():
-        column = next(
-            (column for column in free if pattern.search(column) and _fits(name, column, rows)), None
-        )
-        if column is not None:
-            chosen[name] = column
-            free.remove(column)
     if "day" in chosen:
         chosen.pop("date", None)
     if "patient_id" not in chosen:
@@ -78,11 +72,25 @@ def guess_studies_table(path: Path) -> CohortGuess | None:
         settings={"file": path.name, "columns": chosen},
         reasons={"format": f"{path.name} has a column of images and one of reports", **reasons},
         remarks=tuple(remarks),
-        sites=_sites(columns, rows),
+        sites=guess_sites(columns, rows),
     )
 
 
-def _values(column: str, rows: Sequence[TableRow]) -> list[Any]:
+def named_columns(columns: Sequence[str], rows: Sequence[TableRow]) -> dict[str, str]:
+    """Return our field -> the column whose name and values say that it is one, each column for one field."""
+    free, found = list(columns), dict[str, str]()
+    for name, pattern in NAMES.items():
+        column = next(
+            (column for column in free if pattern.search(column) and _fits(name, column, rows)), None
+        )
+        if column is not None:
+            found[name] = column
+            free.remove(column)
+    return found
+
+
+def values_of(column: str, rows: Sequence[TableRow]) -> list[Any]:
+    """Return the values of a column that are not empty."""
     return [row[column] for row in rows if row.get(column) not in (None, "", [])]
 
 
@@ -90,7 +98,7 @@ def _image_column(columns: Sequence[str], rows: Sequence[TableRow], folder: Path
     """Return the column most of whose values are image files that exist."""
     shares = {}
     for column in columns:
-        values = _values(column, rows)[:40]
+        values = values_of(column, rows)[:40]
         existing = sum(_is_image_file(value, folder) for value in values)
         if values and existing > len(values) / 2:
             shares[column] = existing / len(values)
@@ -118,13 +126,13 @@ def _report_column(columns: Sequence[str], rows: Sequence[TableRow]) -> str | No
 
 def mean_words(column: str, rows: Sequence[TableRow]) -> float:
     """Return the mean number of words of a column's values that are not empty."""
-    values = [str(value) for value in _values(column, rows)]
+    values = [str(value) for value in values_of(column, rows)]
     return sum(len(value.split()) for value in values) / len(values) if values else 0.0
 
 
 def _fits(name: str, column: str, rows: Sequence[TableRow]) -> bool:
     """Return whether a column's values can be what its name says."""
-    values = [str(value) for value in _values(column, rows)]
+    values = [str(value) for value in values_of(column, rows)]
     if not values:
         return False
     if name == "study_id":
@@ -138,11 +146,12 @@ def _fits(name: str, column: str, rows: Sequence[TableRow]) -> bool:
     return True
 
 
-def _sites(columns: Sequence[str], rows: Sequence[TableRow]) -> dict[str, tuple[str, ...]]:
+def guess_sites(columns: Sequence[str], rows: Sequence[TableRow]) -> dict[str, tuple[str, ...]]:
+    """Return column -> its values, of the columns that seem to name hospitals."""
     found = {}
     for column in columns:
         if column != LINE_KEY and SITE_NAMES.match(column):
-            values = tuple(sorted({str(value) for value in _values(column, rows)}))
+            values = tuple(sorted({str(value) for value in values_of(column, rows)}))
             if 1 < len(values) <= MOST_SITES:
                 found[column] = values
     return found

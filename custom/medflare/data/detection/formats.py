@@ -12,8 +12,9 @@ from typing import Any
 from medflare.core.errors import DataError
 from medflare.data.detection.columns import NAMES, guess_studies_table, mean_words
 from medflare.data.detection.guess import CohortGuess
+from medflare.data.detection.text_tables import guess_text_tables
 from medflare.data.image_files import has_dicom_mark
-from medflare.data.readers.tables import listing, read_table
+from medflare.data.readers.tables import listing, read_table, tables_in
 
 FORMAT_OF_FILE = {
     "manifest.jsonl": "manifest",
@@ -56,9 +57,16 @@ def guess_cohort(root: Path) -> CohortGuess:
         guess = detector(folder)
         if guess is not None:
             return guess
-    raise DataError(
-        f"{root}: no known layout; the folder holds {listing(root)}. Write a table with one study a row "
-        "(columns image and report), or see the formats in docs/reference/readers.md."
+    raise DataError(f"{root}: no known layout; the folder holds {listing(root)}. {_advice(folder)}")
+
+
+def _advice(folder: Folder) -> str:
+    if folder.having(".xlsx", ".xls", ".ods", ".parquet"):
+        return "Save a spreadsheet or a parquet file as CSV (UTF-8): the first row names the columns."
+    return (
+        "Write a table (.csv or .jsonl) with one study (columns image and report), question (question, "
+        "options, answer), text with its summary (findings, impression) or note (text) a row, or see the "
+        "formats in docs/reference/readers.md."
     )
 
 
@@ -138,8 +146,8 @@ def _label_studio(folder: Folder) -> CohortGuess | None:
     return None
 
 
-def _json_lines(folder: Folder) -> CohortGuess | None:
-    """Return the format of .jsonl files by the keys of the first row."""
+def _annotated_lines(folder: Folder) -> CohortGuess | None:
+    """Return the format of annotated notes in .jsonl files by the keys of the first row."""
     for path in (path for path in folder.having(".jsonl", ".jsonl.gz") if path.parent == folder.root):
         row = _first_row(path)
         keys = set(row)
@@ -150,12 +158,6 @@ def _json_lines(folder: Folder) -> CohortGuess | None:
             return _notes("prodigy", f"an export of Prodigy ({path.name})")
         if "start_offset" in first or ("text" in keys and keys & {"label", "labels"}):
             return _notes("doccano", f"an export of doccano ({path.name})")
-        for format, needed in (
-            ("questions_jsonl", ({"question"}, {"options"}, {"answer", "answer_idx"})),
-            ("summaries_jsonl", ({"source", "findings"}, {"target", "impression"})),
-        ):
-            if all(keys & names for names in needed) and "image" not in keys:
-                return CohortGuess(format=format, reasons={"format": f"the columns of {path.name}"})
     return None
 
 
@@ -191,6 +193,12 @@ def _dicom(folder: Folder) -> CohortGuess | None:
     )
 
 
+def _text_table(folder: Folder) -> CohortGuess | None:
+    with suppress(DataError):
+        return guess_text_tables(tables_in(folder.root))
+    return None
+
+
 def _report_columns(columns: list[str], rows: list[dict[str, Any]]) -> dict[str, str]:
     """Return the columns of a table of reports that has no images: study, and report or its sections."""
     lowered = {column.lower(): column for column in columns}
@@ -217,8 +225,9 @@ DETECTORS: tuple[Callable[[Folder], CohortGuess | None], ...] = (
     _annotated_files,
     _databases,
     _label_studio,
-    _json_lines,
+    _annotated_lines,
     _studies_table,
     _dicom,
+    _text_table,
 )
 """From the most specific layout to the least."""

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clinical notes with entities and relations, one JSON object per line; every *.jsonl of the folder is read.
+"""Clinical notes with entities and relations, one JSON object per line; notes without marks also as CSV.
 
-Rows: doc_id, text, split, entities [{id, label, native, spans [[start, end]], text, ...}], relations [{type,
-native, head, tail}]. Of `label` (`type`) and `native` one is enough; with both, the site's label map speaks
-of the native name where it knows it. Offsets are Python code points into `text` as it is in the file (CRLF
-counts as two), end-exclusive; an entity's own `text` is optional and must then be what stands there.
+Every *.jsonl of the folder is read, or every *.csv where it has none. Rows: doc_id, text, patient_id, split,
+entities [{id, label, native, spans [[start, end]], text, ...}], relations [{type, native, head, tail}]. Of
+`label` (`type`) and `native` one is enough; with both, the site's label map speaks of the native name where
+it knows it. Offsets are Python code points into `text` as it is in the file (CRLF counts as two),
+end-exclusive; an entity's own `text` is optional and must then be what stands there.
 """
 
 from __future__ import annotations
@@ -14,60 +15,64 @@ from typing import Any
 
 from medflare.data.readers.annotated import check_ends, check_ids, check_spans, check_surface, check_text
 from medflare.data.readers.common import SourceRecords
-from medflare.data.readers.tables import SourceTable, json_line_files
+from medflare.data.readers.tables import SourceTable, TableRow, same_names, text_tables
 from medflare.data.records import Entity, Note, RecordError, Relation
 from medflare.data.settings.cohort import CohortConfig
 from medflare.data.settings.label_maps import LabelMap, mapping_of
 from medflare.data.splits import split_name
 
+FIELDS = same_names("doc_id", "text", "patient_id", "split", "entities", "relations")
+
 
 def read(config: CohortConfig) -> SourceRecords:
-    """Read `config.file`, or all .jsonl files of `config.root`.
+    """Read `config.file`, or the tables of `config.root`.
 
     A file's name is the split of its rows where they have none.
     """
     mapping = mapping_of(config.label_map)
     source = SourceRecords()
-    for path in json_line_files(config):
-        table = SourceTable(path, {})
+    for path in text_tables(config):
+        table = SourceTable(path, FIELDS, config.columns, ())
         source.skipped += table.unreadable
         for index, row in enumerate(table.select(config.select)):
-            record = str(row.get("doc_id") or f"{path.name}:{index + 1}")
+            record = table.text(row, "doc_id") or f"{path.name}:{index + 1}"
             where = f"{path.name} row {index + 1}"
             with source.skipping(record):
                 if record in source.places:
                     detail = f"{where}: the same doc_id appeared before; the first one is kept"
                     raise RecordError("duplicated note", detail)
-                source.notes.append(_note(record, row, path.name.split(".")[0], mapping, where))
+                source.notes.append(_note(record, table, row, mapping, where))
                 source.places[record] = where
     return source
 
 
-def _note(record: str, row: Mapping[str, Any], stem: str, mapping: LabelMap, where: str) -> Note:
-    text = row.get("text")
+def _note(record: str, table: SourceTable, row: TableRow, mapping: LabelMap, where: str) -> Note:
+    text, written = table.get(row, "text"), table.text(row, "split")
     if not isinstance(text, str):
         raise RecordError("empty note", f"{where}, offset 0: the row has no text")
     check_text(text, where)
-    split = split_name(str(row.get("split") or stem)) or ""
-    if row.get("split") and not split:
-        raise RecordError("unknown split", f"{where}: split {row['split']!r} is none of train, val, test")
-    entities = tuple(_entity(item, text, mapping, where) for item in _listed(row, "entities", where))
+    split = split_name(written or table.path.name.split(".")[0]) or ""
+    if written and not split:
+        raise RecordError("unknown split", f"{where}: split {written!r} is none of train, val, test")
+    entities = tuple(_entity(item, text, mapping, where) for item in _listed(table, row, "entities", where))
     check_ids((entity.entity_id for entity in entities), where)
     known = {entity.entity_id for entity in entities}
     return Note(
         note_id=record,
         text=text,
-        patient_id=str(row.get("patient_id") or record),
+        patient_id=table.text(row, "patient_id") or record,
         split=split,
         entities=entities,
-        relations=tuple(_relation(item, known, mapping, where) for item in _listed(row, "relations", where)),
+        relations=tuple(
+            _relation(item, known, mapping, where) for item in _listed(table, row, "relations", where)
+        ),
     )
 
 
-def _listed(row: Mapping[str, Any], key: str, where: str) -> list[Any]:
-    value = row.get(key) or []
+def _listed(table: SourceTable, row: TableRow, name: str, where: str) -> list[Any]:
+    value = table.get(row, name) or []
     if not isinstance(value, list):
-        raise RecordError(f"malformed {key}", f"{where}: expected a list, found {type(value).__name__}")
+        raise RecordError(f"malformed {name}", f"{where}: expected a list, found {type(value).__name__}")
     return value
 
 

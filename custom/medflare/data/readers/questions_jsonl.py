@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Multiple-choice questions, one JSON object per line, with the columns of MedQA and MedMCQA.
+"""Multiple-choice questions, one a row of JSON lines or CSV, with the columns of MedQA and MedMCQA.
 
 Columns: question, options (letter -> text, or a list of texts), answer (a letter, the right option's text, or
 its number, see `first_index`); optional id, split, and group (else `site` or `subject_name`). Options in
@@ -34,7 +34,7 @@ Options = tuple[tuple[str, str], ...]
 
 
 def read(config: CohortConfig) -> SourceRecords:
-    """Read `config.file`, or all .jsonl files of `config.root`."""
+    """Read `config.file`, or the tables of `config.root`."""
     source = SourceRecords()
     for row in text_rows(config, FIELDS, REQUIRED, source):
         with source.skipping(row.record):

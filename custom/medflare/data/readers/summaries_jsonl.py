@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts with their summaries, one JSON object per line: findings and impression, or source and target.
+"""Texts with their summaries, one a row of JSON lines or CSV: findings and impression, or source and target.
 
 Columns: source (else findings), target (else impression); optional id (else uid), patient_id, split, and
 group (else device_family). Rows with more de-identification marks (XXXX, ___) than `most_masks` are left out.
@@ -26,7 +26,7 @@ REQUIRED = ("source", "target")
 
 
 def read(config: CohortConfig) -> SourceRecords:
-    """Read `config.file`, or all .jsonl files of `config.root`."""
+    """Read `config.file`, or the tables of `config.root`."""
     source = SourceRecords()
     for row in text_rows(config, FIELDS, REQUIRED, source):
         with source.skipping(row.record):

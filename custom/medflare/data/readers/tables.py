@@ -25,6 +25,10 @@ LINE_KEY = "\0line"
 ColumnMap = Mapping[str, str | int | list[str] | None]
 
 
+TEXT_TABLES = (("*.jsonl", "*.jsonl.gz"), ("*.csv", "*.csv.gz", "*.tsv", "*.tsv.gz"))
+"""Tables of texts: all of the first kind that a folder has are read."""
+
+
 def same_names(*names: str) -> ColumnMap:
     """Return fields whose columns have their own names."""
     return {name: name for name in names}
@@ -54,16 +58,31 @@ def listing(folder: Path) -> str:
     return ", ".join(sorted(path.name for path in folder.iterdir())[:12]) or "nothing"
 
 
-def json_line_files(config: CohortConfig) -> list[Path]:
-    """Return `config.file`, or all .jsonl files (also gzipped) of `config.root`.
+def text_tables(config: CohortConfig) -> list[Path]:
+    """Return `config.file`, or all .jsonl files of `config.root`, or its .csv and .tsv where it has none.
+
+    Each of them may be gzipped. Tables beside .jsonl files are most often of something else.
 
     Raises:
         DataError: there is none.
     """
-    first = find_file(config.root, ("*.jsonl", "*.jsonl.gz"), config.file)
-    if config.root.is_dir() and config.file is None:
-        return sorted([*config.root.glob("*.jsonl"), *config.root.glob("*.jsonl.gz")])
-    return [first]
+    if config.file is not None or not config.root.is_dir():
+        return [find_file(config.root, (), config.file)]
+    paths = tables_in(config.root)
+    if not paths:
+        raise DataError(
+            f"{config.root}: expected tables of texts (.jsonl, .csv or .tsv, also .gz); the folder holds "
+            f"{listing(config.root)}. Check 'root', or name the table in 'file'."
+        )
+    return paths
+
+
+def tables_in(folder: Path) -> list[Path]:
+    """Return the tables of texts of a folder, of the first kind of TEXT_TABLES that it has."""
+    for kind in TEXT_TABLES:
+        if paths := sorted(path for pattern in kind for path in folder.glob(pattern) if path.is_file()):
+            return paths
+    return []
 
 
 def search_file(root: Path, names: Sequence[str]) -> Path | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared part of readers of questions and summaries: rows of JSON lines with named columns, id and split."""
+"""Shared part of readers of questions and summaries: rows of a table with named columns, id and split."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from medflare.data.readers.common import SourceRecords
-from medflare.data.readers.tables import ColumnMap, SourceTable, TableRow, json_line_files
+from medflare.data.readers.tables import ColumnMap, SourceTable, TableRow, text_tables
 from medflare.data.records import RecordError
 from medflare.data.settings.cohort import CohortConfig
 from medflare.data.splits import split_name
@@ -54,13 +54,13 @@ def tidy_whitespace(text: str) -> str:
 def text_rows(
     config: CohortConfig, fields: ColumnMap, required: Sequence[str], source: SourceRecords
 ) -> Iterator[TextRow]:
-    """Yield the rows of `config.file`, or of every .jsonl file of `config.root`, that `select` keeps.
+    """Yield the rows of `config.file`, or of the tables of `config.root`, that `select` keeps.
 
     A file's name is the split of its rows where they have none ("dev.jsonl"), unless `columns` says
     `split: null`. Unreadable lines, ids used twice and unknown splits go to `source.skipped`.
     """
     unnamed = "split" in config.columns and config.columns["split"] is None
-    for path in json_line_files(config):
+    for path in text_tables(config):
         table = SourceTable(path, fields, config.columns, required)
         source.skipped += table.unreadable
         stem = "" if unnamed else split_name(path.name.split(".")[0]) or ""

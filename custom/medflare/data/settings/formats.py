@@ -16,7 +16,7 @@ FORMATS: dict[str, frozenset[str]] = {
     "iu_xray": frozenset({"select", "sections"}),
     "chexpert_plus": frozenset({"file", "columns", "select", "sections"}),
     "dicom_reports": frozenset({"file", "columns", "sections", "reports", "select", "visits"}),
-    "notes_jsonl": frozenset({"file", "select", "label_map", "tasks", "annotated"}),
+    "notes_jsonl": frozenset({"file", "columns", "select", "label_map", "tasks", "annotated"}),
     "brat": frozenset({"label_map", "tasks", "annotated", "patients"}),
     "i2b2_2010": frozenset({"label_map", "tasks", "annotated", "patients"}),
     "conll": frozenset({"file", "columns", "label_map", "tasks", "annotated", "patients"}),

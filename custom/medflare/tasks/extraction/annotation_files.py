@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,12 +77,18 @@ def files_of(names: Iterable[str], format: str) -> list[str]:
     return [whole[format]] if format in whole else [f"{name}{SUFFIXES[format]}" for name in names]
 
 
-def write_brat(folder: Path, note: Note, source: Path) -> list[Path]:
-    """Write `<name>.ann`, and beside it the note's file byte by byte, unless it is that file."""
+def write_brat(folder: Path, note: Note, source: Path | None) -> list[Path]:
+    """Write `<name>.ann`, and beside it the note's file byte by byte, unless it is that file.
+
+    Args:
+        source: the note's file; None for a note of a table or database, whose text is written.
+    """
     target = folder / f"{note.note_id}.txt"
     annotation = folder / f"{note.note_id}.ann"
     target.parent.mkdir(parents=True, exist_ok=True)
-    if not (target.exists() and target.samefile(source)):
+    if source is None:
+        _write(target, note.text.encode())
+    elif not (target.exists() and target.samefile(source)):
         _write(target, source.read_bytes())
     _write(annotation, standoff(note).encode())
     return [target, annotation]
@@ -102,10 +108,14 @@ def write_observations(folder: Path, notes: Iterable[Note], origin: Origin) -> l
     return [write_ndjson(folder / FHIR, resources)]
 
 
-def write_about(folder: Path, origin: Origin) -> Path:
-    """Write what the files of a folder are, and which model made them."""
+def write_about(folder: Path, origin: Origin, ids: Mapping[str, str]) -> Path:
+    """Write what the files of a folder are, and which model made them.
+
+    Args:
+        ids: name of a note's file -> the note's id at its source, where they differ.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    about = {"notice": MARKS, "model": origin.as_json()}
+    about = {"notice": MARKS, "model": origin.as_json()} | ({"ids": dict(ids)} if ids else {})
     _write(folder / ABOUT, (json.dumps(about, indent=1, ensure_ascii=False) + "\n").encode())
     return folder / ABOUT
 
