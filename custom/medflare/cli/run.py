@@ -291,6 +291,7 @@ def _training_sites(site_file: Path, sites: list[str], unseen: list[str]) -> lis
 def outcome(record_path: Path, page: bool = True) -> dict[str, Any]:
     """Return paths and headline numbers of a finished run, JSON types."""
     from medflare.core.run_record import read_record
+    from medflare.reporting.baseline_rows import baseline_rows
     from medflare.reporting.page import write_page
     from medflare.reporting.score_rows import rows_of
 
@@ -309,6 +310,7 @@ def outcome(record_path: Path, page: bool = True) -> dict[str, Any]:
         "reason": record.reason,
         "rounds": len(record.rounds),
         "results": [row.as_json() for row in rows_of([record])],
+        "local_baseline": [row.as_json() for row in baseline_rows(record)],
         "paths": paths,
     }
 
@@ -322,8 +324,9 @@ def show(console: Any, record_path: Path, facts: dict[str, Any]) -> None:
 
     from medflare.core.run_record import read_record
     from medflare.egress.failures import clean_text
+    from medflare.reporting.baseline_rows import baseline_rows
     from medflare.reporting.score_rows import rows_of
-    from medflare.reporting.tables import results_table
+    from medflare.reporting.tables import baseline_table, results_table
 
     record = read_record(record_path)
     if record.status != "completed":
@@ -331,6 +334,8 @@ def show(console: Any, record_path: Path, facts: dict[str, Any]) -> None:
         words = f"the run is not complete: {state}. {clean_text(record.reason, 500)}"
         console.print(Text(words.strip(), style="bold yellow"))
     console.print(results_table(rows_of([record]), SHOWN, protections=record.protections))
+    if alone := [row for row in baseline_rows(record, SHOWN) if row.tested_at == row.trained_at]:
+        console.print(baseline_table(alone))
     places = Table(title="what the run made", show_header=False, title_justify="left")
     for name, path in facts["paths"].items():
         places.add_row(name, os.path.relpath(path))

@@ -56,8 +56,20 @@ def line(event: dict[str, Any]) -> str:
     facts |= {f"mean_{key}": value for key, value in event.get("mean", {}).items() if key.endswith("_loss")}
     if "bytes_sent" in facts:
         facts["bytes_sent"] = human_bytes(facts["bytes_sent"]).replace(" ", "")
-    words = " ".join(f"{key}={f'{x:.4g}' if isinstance(x, float) else x}" for key, x in facts.items())
+    reason = facts.pop("reason", None)
+    pairs = [f"{key}={_text(value)}" for key, value in facts.items() if value not in ([], {})]
+    words = " ".join([*([str(reason)] if reason else []), *pairs])
     return f"{event['phase']}: {words}" if words else str(event["phase"])
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list):
+        return ",".join(map(_text, value))
+    if isinstance(value, dict):
+        return "; ".join(f"{key}: {_text(entry)}" for key, entry in value.items())
+    return str(value)
 
 
 def live(

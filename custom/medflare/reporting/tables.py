@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from medflare.core.run_record import ComparisonRecord
+from medflare.reporting.baseline_rows import CAPTION, NOISE, BaselineRow
 from medflare.reporting.metric_names import display_name
 from medflare.reporting.score_rows import ScoreCell, ScoreRow, columns_of, grid_of, records_name, why_no_sites
 
@@ -58,6 +59,24 @@ def results_table(
         last = index + 1 < len(rows) and rows[index + 1].site != row.site
         leading = [row.site_name, row.adapter_name if one_method else row.system, str(row.studies)]
         table.add_row(*map(Text, leading), *map(_rich_cell, line), end_section=last)
+    return table
+
+
+def baseline_table(rows: Sequence[BaselineRow]) -> Table:
+    """Return a rich table of what federating changed for sites that then trained alone.
+
+    Args:
+        rows: one line each.
+    """
+    caption = Text(f"{CAPTION} {NOISE}")
+    table = Table(
+        title="what federating brought", caption=caption, caption_justify="left", box=box.SIMPLE_HEAD
+    )
+    for place, name in enumerate(["site", "adapter", "score", "federated", "alone", "difference"]):
+        table.add_column(name, justify="left" if place < 3 else "right", overflow="fold")
+    for row in rows:
+        leading = [row.trained_at, row.adapter, display_name(row.metric)]
+        table.add_row(*map(Text, leading), *map(_rich_cell, row.cells))
     return table
 
 

@@ -57,6 +57,15 @@ def test_lines_count_rounds_from_one() -> None:
     assert line({"phase": "update", "round": 0, "site": "north"}) == "update: round=1 site=north"
 
 
+def test_lines_are_words_not_code() -> None:
+    assert line({"phase": "checking", "reason": "the job and its data"}) == "checking: the job and its data"
+    facts = {"new": [], "sites": ["north", "south"], "without": {"north": "no block", "south": 0.12345}}
+    assert (
+        line({"phase": "sketches", **facts})
+        == "sketches: sites=north,south without=north: no block; south: 0.1235"
+    )
+
+
 def test_a_terminal_has_its_first_line_before_any_event_and_each_sites_step(tmp_path: Path) -> None:
     worker = tmp_path / "north" / "simulate_job" / "worker"
     worker.mkdir(parents=True)

@@ -4,8 +4,13 @@
 from __future__ import annotations
 
 import hashlib
+import io
+import json
 from pathlib import Path
 
+from rich.console import Console
+
+from medflare.cli.run import outcome, show
 from medflare.core.run_record import ComparisonRecord, Estimate, LocalBaseline, RunRecord, read_record
 from medflare.evaluation.label_metrics import condition_statistics
 from medflare.reporting.galleries import findings
@@ -62,6 +67,36 @@ def test_a_row_has_both_scores_and_no_star_even_where_p_is_small() -> None:
     assert not any(cell.strong or cell.note for cell in north[4:])
     assert south[6].text == "–"
     assert "What federating brought" in render(record(), [])
+
+
+def test_the_terminal_and_json_show_what_federating_brought(tmp_path: Path) -> None:
+    """Of each site at itself: what it brought elsewhere is on the page."""
+    away = LocalBaseline(trained_at="north", evaluation=record().alone[1].evaluation)
+    run = record().model_copy(update={"alone": [*record().alone, away], "artefacts": {}})
+    run.write(tmp_path / "run.json")
+    console = Console(file=io.StringIO(), width=80)
+    facts = outcome(tmp_path / "run.json", page=False)
+    show(console, tmp_path / "run.json", facts)
+    table = console.file.getvalue().split("what federating brought")[1]
+    assert [line.split() for line in table.splitlines() if "label F1" in line] == [
+        ["north", "generic", "label", "F1", "50.0", "40.0", "+10.0"],
+        ["south", "generic", "label", "F1", "50.0", "40.0", "–"],
+    ]
+    assert "[-2.0, +20.0]" in table
+    assert "cannot tell training noise" in " ".join(table.split())
+    rows = facts["local_baseline"]
+    assert [(row["trained_at"], row["tested_at"]) for row in rows] == [
+        ("north", "north"),
+        ("south", "south"),
+        ("north", "south"),
+    ]
+    assert (rows[0]["federated"]["value"], rows[0]["alone"]["value"], rows[0]["difference"]["p"]) == (
+        0.5,
+        0.4,
+        0.01,
+    )
+    assert rows[1]["difference"] is None
+    json.dumps(facts)
 
 
 def test_a_page_without_a_local_baseline_says_nothing_of_one() -> None:
