@@ -168,7 +168,7 @@ def _cohort_lines(guess: CohortGuess, folder: Path, more: Mapping[str, Any]) -> 
 def _policy_lines() -> list[str]:
     return [
         "policy:  # what this hospital allows; a job may ask for less, never for more",
-        "  min_sites: 3  # no run with fewer hospitals than these, this one counted",
+        "  min_sites: 3  # no run with fewer hospitals than these, this one counted; 1 for a trial",
         "  min_examples: 5  # nothing leaves that rests on fewer examples",
     ]
 

@@ -92,7 +92,7 @@ def check_skipped(cohort: Cohort, where: str) -> None:
     share = cohort.allowed / max(cohort.records, 1)
     raise DataError(
         f"{where}: {unusable} of {cohort.records} records cannot be used, allowed are {share:.1%}"
-        f"{counted_reasons(cohort.skipped)}. The first: {first}. "
+        f"{counted_reasons(cohort.skipped)}. The first: {first.rstrip('.')}. "
         "Mend the files, or raise 'max_skipped' in site.yaml if these records may be left out."
     )
 

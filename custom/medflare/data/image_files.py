@@ -6,7 +6,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")
+PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
 VOLUMES = (".nii", ".nii.gz")
 DICOM = (".dcm", ".dicom")
 """Endings of DICOM files that have one."""

@@ -119,8 +119,15 @@ def _dicom_reader() -> Any:
 
 
 def _dicom(path: Path) -> tuple[np.ndarray, bool]:
+    from pydicom.errors import InvalidDicomError
+
     reader = _dicom_reader()
-    dataset = reader.read(path)
+    try:
+        dataset = reader.read(path)
+    except InvalidDicomError:
+        read = ", ".join((*PICTURES, *VOLUMES))
+        detail = f"{path}: is no DICOM file, and its name ends in none of {read}"
+        raise DecodeError("corrupt image", detail) from None
     try:
         pixels = np.asarray(reader.get_data(dataset)[0])
     except (NotImplementedError, RuntimeError) as error:

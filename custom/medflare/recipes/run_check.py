@@ -55,7 +55,7 @@ def check_run(
         *_names(chosen),
         *_responses(settings, chosen),
         *_profiles(settings, chosen),
-        *_too_few_for_a_sum(settings, chosen, known),
+        *_too_few_sites(settings, chosen, known),
         *_backbones(job.method, chosen, known),
         *_cohorts(chosen, known),
         *_room(workspace),
@@ -117,22 +117,33 @@ def _profiles(settings: RoundsSettings, sites: Sequence[str]) -> Iterator[str]:
         )
 
 
-def _too_few_for_a_sum(
+def _too_few_sites(
     settings: RoundsSettings, sites: Sequence[str], known: Mapping[str, SiteConfig]
 ) -> Iterator[str]:
-    """Yield which sites would refuse a sum over so few of them that the run could not go on."""
+    """Yield which sites would refuse a run of so few of them that it could not go on."""
     protection = get_protection(settings.protection)
-    if protection.server_reads != "sum":
-        return
-    limits = {site: limits_of(Policy(rules=known[site].policy)).min_sites for site in sites}
+    summed = protection.server_reads == "sum"
+    policies = {site: Policy(rules=known[site].policy) for site in sites}
+    limits = {
+        site: limits_of(policy).min_sites if summed else policy.rules.min_sites
+        for site, policy in policies.items()
+    }
     refusing = {site: least for site, least in limits.items() if least > len(sites)}
     required = Quorum.of_round(settings.min_responses, len(sites), None, protection.min_sites).required
-    if len(sites) - len(refusing) < max(2, required):
-        refusals = ", ".join(f"{site} ({least})" for site, least in refusing.items())
+    if len(sites) - len(refusing) >= max(2 if summed else 1, required):
+        return
+    refusals = ", ".join(f"{site} ({least})" for site, least in refusing.items())
+    if summed:
         yield (
             f"under {protection.words} a site hides in the sum of all, and {len(sites)} sites are fewer than "
             f"these want: {refusals}. Let more sites take part, or lower policy.min_sites in their "
             "site.yaml; with two sites, each can compute the other's update from the sum."
+        )
+    else:
+        yield (
+            f"so many sites take part: {len(sites)}, and the policy of these wants more: {refusals}. "
+            "`medflare cohort init A B C` writes a file of several hospitals. For a trial of fewer on this "
+            "machine, lower policy.min_sites in site.yaml."
         )
 
 

@@ -16,7 +16,7 @@ from PIL import Image
 
 from medflare.core.errors import DataError
 from medflare.data import store as store_module
-from medflare.data.images import augment, centre, fit_square, read_image, scan
+from medflare.data.images import DecodeError, augment, centre, fit_square, read_image, scan
 from medflare.data.settings.cohort import ScannerConfig
 from medflare.data.store import ImageSample, ImageStore, one_image
 
@@ -28,6 +28,11 @@ IMAGE = folders.corner_image()
 def jpeg(path: Path) -> Path:
     Image.fromarray(IMAGE).save(path.with_suffix(".jpg"), quality=95)
     return path.with_suffix(".jpg")
+
+
+def webp(path: Path) -> Path:
+    Image.fromarray(IMAGE).save(path.with_suffix(".webp"), lossless=True)
+    return path.with_suffix(".webp")
 
 
 def turned_by_exif(path: Path) -> Path:
@@ -50,6 +55,7 @@ WRITERS: dict[str, Callable[[Path], Path]] = {
     ),
     "tiff float": lambda p: folders.write_png(p.with_suffix(".tiff"), IMAGE.astype(np.float32) / 7),
     "jpeg": jpeg,
+    "webp": webp,
     "jpeg with exif": turned_by_exif,
     "dicom monochrome2": lambda p: folders.write_dicom(p.with_suffix(".dcm"), IMAGE),
     "dicom monochrome1": lambda p: folders.write_dicom(p.with_suffix(".dcm"), IMAGE, "MONOCHROME1"),
@@ -78,6 +84,14 @@ def test_bright_corner_stays_top_left_and_values_span_the_range(
     assert image[5:15, -13:-4].max() < 0.35
     assert image[-15:-5].max() < 0.35
     assert "nvImageCodec" not in "".join(capfd.readouterr())
+
+
+def test_a_file_of_another_kind_is_not_called_a_broken_dicom(tmp_path: Path) -> None:
+    Image.fromarray(IMAGE).save(tmp_path / "a.gif")
+    with pytest.raises(
+        DecodeError, match=r"a.gif: is no DICOM file, and its name ends in none of .png, .jpg"
+    ):
+        read_image(tmp_path / "a.gif")
 
 
 def test_eight_bits_are_not_stretched(tmp_path: Path) -> None:

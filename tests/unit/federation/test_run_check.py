@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from command_line import refusal
-from medflare.core.errors import RunError
+from medflare.core.errors import ConfigError, RunError
 from medflare.core.run_record import RunRecord, read_record
 from medflare.egress.failures import SEE_LOG
 from medflare.recipes import run_check, simulate
@@ -139,6 +139,24 @@ def test_two_sites_that_accept_it_may_mask(site_file: Path, tmp_path: Path) -> N
     job = simulate.override(simulate.read_job(JOBS / "fedmrg"), {"protection": "masking"})
     _, chosen = run_check.check_run(job, known, ["site-1", "open"], tmp_path)
     assert chosen == ["site-1", "open"]
+
+
+def test_a_hospital_alone_whose_policy_wants_others_is_told_before_anything_starts(
+    site_file: Path, tmp_path: Path
+) -> None:
+    """`cohort init` writes such a policy; one site among others that refuses costs itself alone."""
+    text = site_file.read_text().replace("site-1: {", "site-1: {policy: {min_sites: 3}, ")
+    site_file.write_text(text)
+    asked = refusal(2, "run", JOBS / "fedmrg", "-f", site_file, "-w", tmp_path / "ws", "--sites", "site-1")
+    assert "so many sites take part: 1, and the policy of these wants more: site-1 (3)" in asked
+    assert "For a trial of fewer on this machine, lower policy.min_sites" in asked
+    known = simulate.described_sites(tmp_path, site_file)
+    job = simulate.override(simulate.read_job(JOBS / "fedmrg"), {"min_responses": 1})
+    assert run_check.check_run(job, known, ["site-1", "site-2"], tmp_path)[1] == ["site-1", "site-2"]
+    with pytest.raises(ConfigError, match=r"wants more: site-1 \(3\)"):
+        run_check.check_run(
+            simulate.override(job, {"min_responses": None}), known, ["site-1", "site-2"], tmp_path
+        )
 
 
 def test_a_full_disk_is_refused(site_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
