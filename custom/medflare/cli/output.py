@@ -96,7 +96,8 @@ class ItemBatch:
             if known is None:
                 raise
             self.failed[str(name)] = known
-            typer.secho(f"left out: {name}: {known}", fg=typer.colors.YELLOW, err=True)
+            place = "" if str(known).startswith(f"{name}: ") else f"{name}: "
+            typer.secho(f"left out: {place}{known}", fg=typer.colors.YELLOW, err=True)
         else:
             self.done += last
 

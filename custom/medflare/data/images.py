@@ -72,6 +72,8 @@ def decoding(path: Path) -> Iterator[None]:
         raise
     except Exception as error:  # decoders raise anything from OSError to struct.error on a damaged file
         detail = " ".join(str(error).split())[:200] or type(error).__name__
+        if type(error).__name__ == "InvalidDicomError":  # by name: pydicom's import takes time
+            detail = f"it is no DICOM file, and its name ends in none of {', '.join((*PICTURES, *VOLUMES))}"
         raise DecodeError("corrupt image", f"{path}: cannot be decoded: {detail}") from None
 
 
@@ -119,15 +121,8 @@ def _dicom_reader() -> Any:
 
 
 def _dicom(path: Path) -> tuple[np.ndarray, bool]:
-    from pydicom.errors import InvalidDicomError
-
     reader = _dicom_reader()
-    try:
-        dataset = reader.read(path)
-    except InvalidDicomError:
-        read = ", ".join((*PICTURES, *VOLUMES))
-        detail = f"{path}: is no DICOM file, and its name ends in none of {read}"
-        raise DecodeError("corrupt image", detail) from None
+    dataset = reader.read(path)
     try:
         pixels = np.asarray(reader.get_data(dataset)[0])
     except (NotImplementedError, RuntimeError) as error:

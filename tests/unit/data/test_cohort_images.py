@@ -89,7 +89,8 @@ def test_bright_corner_stays_top_left_and_values_span_the_range(
 def test_a_file_of_another_kind_is_not_called_a_broken_dicom(tmp_path: Path) -> None:
     Image.fromarray(IMAGE).save(tmp_path / "a.gif")
     with pytest.raises(
-        DecodeError, match=r"a.gif: is no DICOM file, and its name ends in none of .png, .jpg"
+        DecodeError,
+        match=r"a.gif: cannot be decoded: it is no DICOM file, and its name ends in none of .png,",
     ):
         read_image(tmp_path / "a.gif")
 

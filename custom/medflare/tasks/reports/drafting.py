@@ -18,7 +18,7 @@ from medflare.data.images import centre
 from medflare.data.store import one_image
 from medflare.identifiers.kinds import identifier_warning
 from medflare.identifiers.rules import RuleDetector
-from medflare.models.plausibility import Plausibility
+from medflare.models.plausibility import LEAST_HELD_OUT, LEAST_TRAINED, Plausibility
 from medflare.models.report_generator import DecodingSettings
 from medflare.models.report_result import Drafter
 from medflare.tasks.reports.plausibility import CohortComparison, compare_image
@@ -27,7 +27,8 @@ from medflare.tasks.reports.repetition import repetition
 BATCH = 8
 """Images that are drafted together; their drafts are there before the next ones are read."""
 NO_REFERENCE = (
-    "nothing compares this image with the training images: name a site's result folder as --reference"
+    "nothing compares this image with the training images: name the result folder of a site as --reference "
+    f"(a site of fewer than {LEAST_TRAINED} training and {LEAST_HELD_OUT} other images has no reference)"
 )
 
 
