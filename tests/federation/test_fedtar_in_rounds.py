@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from fed_equality import assert_close, real_learners, train
-from fed_harness import SITES, Federation, Make, completed, final
+from fed_harness import SITES, Federation, Make, completed, events, final
 from fed_real import real_federation, take_turns
 
 from medflare.aggregation import make_rule
@@ -105,6 +105,8 @@ def fedtar(patients: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_run_in_flare_is_the_run_in_one_process(fedtar: Make) -> None:
     run = fedtar()
     record = completed(run)
+    place = [(event["round"], event["visit"]) for event in events(run, "weighed")]
+    assert sorted(set(place)) == [(number, visit) for number in range(2) for visit in range(VISITS)]
     learners = real_learners(run, SEED)
     profiles = {name: made.patients for name, made in learners.items()}
     server = agree_on_mixture(profiles, MixtureSettings(**MIXTURE), 2, SEED)

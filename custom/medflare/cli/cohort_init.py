@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -187,7 +188,9 @@ def _scalar(value: Any) -> str:
 
 def _site_name(text: str) -> str:
     """Return a name that FLARE takes: letters, digits, dashes."""
-    letters = "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in text.lower())
+    plain = unicodedata.normalize("NFKD", text.lower())
+    ascii_letters = "".join(letter for letter in plain if not unicodedata.combining(letter))
+    letters = "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in ascii_letters)
     return "-".join(part for part in letters.split("-") if part) or "site-1"
 
 

@@ -15,7 +15,7 @@ from medflare.data.cohort import Cohort
 from medflare.data.load import load_cohort
 from medflare.data.records import SPLITS, Patient, Study, Visit
 from medflare.data.samples import code_table, open_store, skipped_counts
-from medflare.data.settings.site import SiteConfig
+from medflare.data.settings.site import SiteConfig, no_visits
 from medflare.data.settings.visits import VisitConfig
 from medflare.data.store import ImageSample, ImageStore
 from medflare.data.visits.longitudinal import group_patients, visits_per_number
@@ -129,11 +129,8 @@ def open_visits(site: SiteConfig, size: int, cache: Path | None = None) -> Visit
         ConfigError: a cohort of the site has no `visits`.
         DataError: as load_cohort, or too many images cannot be decoded.
     """
-    if any(config.visits is None for config in site.cohort):
-        raise ConfigError(
-            f"site '{site.name}': this method needs patients with visits; add 'visits: {{}}' to the cohort "
-            "in site.yaml (docs/how-to/patients-with-visits.md)."
-        )
+    if (missing := no_visits(site)) is not None:
+        raise ConfigError(missing)
     cohort = load_cohort(site)
     images = [image for study in cohort.studies for image in _samples(study, cohort, site)]
     store = open_store(cohort, site, images, size, cache)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from medflare.core.errors import ConfigError
 from medflare.core.model_folders import check_folder
-from medflare.data.settings.site import SiteConfig
+from medflare.data.settings.site import SiteConfig, no_visits
 from medflare.egress.policy import Policy
 from medflare.federation.server.quorum import Quorum
 from medflare.federation.server.settings import RoundsSettings
-from medflare.learners.registry import get_method
+from medflare.learners.registry import get_method, task_of
 from medflare.protections.limits import limits_of
 from medflare.protections.registry import get_protection
 from medflare.recipes.job import Job
@@ -58,6 +58,7 @@ def check_run(
         *_too_few_sites(settings, chosen, known),
         *_backbones(job.method, chosen, known),
         *_cohorts(chosen, known),
+        *_visits(job.method, chosen, known),
         *_room(workspace),
     ]
     if problems:
@@ -169,6 +170,14 @@ def _cohorts(sites: Sequence[str], known: Mapping[str, SiteConfig]) -> Iterator[
         for cohort in known[site].cohort:
             if not cohort.root.exists():
                 yield f"{site}: cohort.root: there is no folder '{cohort.root}'. Correct it in site.yaml."
+
+
+def _visits(method: str, sites: Sequence[str], known: Mapping[str, SiteConfig]) -> Iterator[str]:
+    """Yield which sites are not read as patients with visits, for a method that trains on them."""
+    if task_of(method).reads == "visits":
+        for site in sites:
+            if (missing := no_visits(known[site])) is not None:
+                yield missing
 
 
 def _room(workspace: Path) -> Iterator[str]:

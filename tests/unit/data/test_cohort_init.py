@@ -191,6 +191,23 @@ def test_a_table_without_patients_gets_ids_and_says_so(tmp_path: Path) -> None:
     assert facts("cohort", "inspect", tmp_path / "site.yaml")["patients"] == 6
 
 
+def test_patients_who_come_again_are_named_and_their_days_are_read(tmp_path: Path) -> None:
+    """A German export: 5.3.2024 is in March, and the folder's name has a letter that no site can have."""
+    table = csv_of_studies(tmp_path / "Süd") / "export.csv"
+    head, *lines = table.read_text().splitlines()
+    rows = [f"{line},P{place // 2},{5 + place}.3.2024" for place, line in enumerate(lines)]
+    head = head.replace("PatientID", "Insurance").replace("Gender", "Letter")
+    table.write_text("\n".join([f"{head},patient,Study date", *rows]) + "\n")
+    file = tmp_path / "site.yaml"
+    init = facts("cohort", "init", tmp_path / "Süd", "--out", file)
+    assert "for FedTAR write 'visits: {}'" in init["remarks"][0]
+    file.write_text(file.read_text().replace("  format:", "  visits: {}\n  format:"))
+    ((name, site),) = load_site_file(file).items()
+    assert name == "sud"
+    studies = load_cohort(site).studies
+    assert [study.day for study in studies if study.patient_id == "P1"] == [0, 1]
+
+
 def test_unknown_labels_are_listed_to_be_filled_in(tmp_path: Path) -> None:
     root = note_folders.brat(tmp_path / "data", ann="T1\tPhänomen 7 11\tpain\n")
     init = facts("cohort", "init", root, "--out", tmp_path / "site.yaml")

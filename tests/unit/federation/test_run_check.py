@@ -159,6 +159,16 @@ def test_a_hospital_alone_whose_policy_wants_others_is_told_before_anything_star
         )
 
 
+def test_a_method_of_visits_names_the_sites_without_before_anything_starts(
+    site_file: Path, tmp_path: Path
+) -> None:
+    asked = refusal(
+        2, "run", JOBS / "fedtar", "-f", site_file, "-w", tmp_path / "ws", "--sites", "site-1,site-2"
+    )
+    assert "site 'site-1': this method needs patients with visits; add 'visits: {}'" in asked
+    assert "site 'site-2'" in asked
+
+
 def test_a_full_disk_is_refused(site_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_check, "free_megabytes", lambda folder: 3)
     message = refusal(2, "run", JOBS / "fedmrg", "-f", site_file, "-w", tmp_path / "ws")

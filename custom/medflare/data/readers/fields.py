@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -12,6 +13,8 @@ from typing import Any
 from medflare.data.readers.common import parse_number
 from medflare.data.readers.tables import TableRow
 from medflare.data.records import Study
+
+_DAY_MONTH_YEAR = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4})((?:[ T].+)?)", re.ASCII)
 
 
 def parse_integer(value: Any) -> int | None:
@@ -27,11 +30,15 @@ def unreadable_fields(given: TableRow, values: TableRow) -> dict[str, str]:
 
 
 def parse_date(value: Any) -> datetime.datetime | None:
-    """Return a date, or date and time, of ISO 8601 or of MIMIC's form 21800510[.0]; None if it is neither.
+    """Return a date, or date and time, of ISO 8601, of MIMIC's form 21800510[.0], or as 31.5.2024; else None.
 
-    A time zone is dropped: days are counted at one hospital.
+    Dates with slashes are not read, since 5/6/2024 is of May or of June. A time zone is dropped: days are
+    counted at one hospital.
     """
     text = str(value if value is not None else "").strip().removesuffix(".0")
+    if dotted := _DAY_MONTH_YEAR.fullmatch(text):
+        day, month, year, rest = dotted.groups()
+        text = f"{year}-{month:0>2}-{day:0>2}{rest}"
     with suppress(ValueError):
         return datetime.datetime.fromisoformat(text).replace(tzinfo=None)
     return None

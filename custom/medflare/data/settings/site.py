@@ -214,3 +214,13 @@ def load_site(path: Path, name: str) -> SiteConfig:
         f"{path}: describes no site '{name}'. It has: {', '.join(sorted(sites))}. "
         "Add an entry of that name, or start FLARE with the names of the file."
     )
+
+
+def no_visits(site: SiteConfig) -> str | None:
+    """Return that a cohort of the site is not read as visits, and what to do; None where all are."""
+    if all(config.visits is not None for config in site.cohort):
+        return None
+    return (
+        f"site '{site.name}': this method needs patients with visits; add 'visits: {{}}' to the cohort "
+        "in site.yaml (docs/how-to/patients-with-visits.md)."
+    )

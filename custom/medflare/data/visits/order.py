@@ -77,7 +77,7 @@ def _placed_by_day(rows: Sequence[Study], skipped: list[Skipped]) -> list[Study]
     for study in rows:
         if (text := _unread_day(study)) is not None:
             detail = f"the day or date {text!r} cannot be read; expected days as 12, or a column of dates as "
-            detail += "2024-05-31 that 'columns: {date: ...}' names"
+            detail += "2024-05-31 or 31.05.2024 that 'columns: {date: ...}' names"
             skipped.append(fault(study, "unreadable date", detail))
         elif study.day is None and (not undated or placed):
             which = "the first row is kept as the only visit" if undated else "other rows have one"

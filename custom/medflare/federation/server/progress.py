@@ -89,12 +89,17 @@ class ProgressReporter(FLComponent):
             self.logger.warning(f"no more curves: {error}")
             self._curves = None
 
-    def weights(self, step: int, report: Mapping[str, Any]) -> None:
-        """Report each update's weight as the rule has it, and its loss where the server scored it."""
+    def weights(self, step: int, place: Mapping[str, Any], report: Mapping[str, Any]) -> None:
+        """Report each update's weight as the rule has it, and its loss where the server scored it.
+
+        Args:
+            step: number of the exchange, of the curves.
+            place: its round, and visit where rounds have some.
+        """
         losses = report.get("losses", {})
         for site, weight in sorted(report.get("weights", {}).items()):
             values = {"weight": weight} | ({"server_loss": losses[site]} if site in losses else {})
-            self.event("weighed", round=step, site=site, **values)
+            self.event("weighed", **place, site=site, **values)
             self.curves(step, site, values)
 
     def close(self) -> None:

@@ -140,7 +140,7 @@ def aggregate(run: Run, state: RoundState) -> None:
         if not_probed:
             entry.rule["not_probed"] = not_probed
         if not sealed:
-            run.progress.weights(state.index, entry.rule)
+            run.progress.weights(state.index, run.schedule.place(state.index), entry.rule)
     run.model.summed = sorted(entry.accepted)
 
 
