@@ -9,13 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from medflare.core.made_folders import MadeFolder
 from medflare.data.records import SPLITS
 
 FILE = "benchmark.json"
 BENCHMARK = MadeFolder("benchmark", FILE)
+TEST_HEAD = "# medflare evaluate RUN -f test.yaml\n"
 
 
 def split_facts(places: Mapping[str, Sequence[tuple[str, str]]]) -> dict[str, dict[str, Any]]:
@@ -39,14 +38,6 @@ def write_lines(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     text = "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
     path.write_text(text, encoding="utf-8", newline="\n")
-
-
-def write_sites(folder: Path, file: str, format: str, names: Sequence[str], head: str) -> None:
-    """Write a site.yaml of cohorts that lie in folders of their names; nothing where there is none."""
-    if names:
-        sites = {name: {"cohort": {"format": format, "root": name}} for name in names}
-        text = f"# {head}\n{yaml.safe_dump({'sites': sites}, sort_keys=False)}"
-        (folder / file).write_text(text, encoding="utf-8", newline="\n")
 
 
 def write_facts(folder: Path, facts: Mapping[str, Any]) -> None:

@@ -11,19 +11,20 @@ from typing import Any
 
 from pydantic import Field, NonNegativeInt
 
-from medflare.benchmark.folder import BENCHMARK, split_facts, write_facts, write_lines, write_sites
+from medflare.benchmark.folder import BENCHMARK, TEST_HEAD, split_facts, write_facts
 from medflare.benchmark.index import digest_of
 from medflare.core.config import Settings
 from medflare.core.errors import ConfigError
 from medflare.data.heterogeneity import vocabulary
 from medflare.data.load import load_cohort
-from medflare.data.notes.note_writers import notes_row
+from medflare.data.notes.note_tables import write_note_tables
+from medflare.data.partition.partitioning import write_site_file
 from medflare.data.pool import limit_records
 from medflare.data.records import Note
 from medflare.data.settings.site import SiteConfig
 from medflare.data.splits import stable_hash
 
-FORMAT, TABLE = "notes_jsonl", "notes.jsonl"
+HEAD = "# Sites that train; made by `medflare benchmark medlora`.\n"
 SERVER = "server"
 """Entry of a site.yaml that is the server's."""
 
@@ -80,27 +81,20 @@ def build_notes(
     if empty := [n for n in clients if not any(note.split == "train" for note in kept[n])]:
         raise ConfigError(f"{', '.join(empty)}: has no training note; look with `medflare cohort inspect`.")
     with BENCHMARK.building(out, overwrite=True) as folder:
-        for name, notes in places.items():
-            write_lines((notes_row(note) for note in notes), folder / name / TABLE)
+        written = {name: write_note_tables(notes, folder / name) for name, notes in places.items()}
+        tables = sorted(path.relative_to(folder).as_posix() for path in folder.glob("*/*.jsonl"))
         facts = {
             "schema_version": 1,
             "benchmark": "medlora",
             "settings": settings.model_dump(mode="json"),
             "splits": split_facts({n: [(r.note_id, r.split) for r in notes] for n, notes in places.items()}),
-            "tables": {f"{name}/{TABLE}": digest_of(folder / name / TABLE) for name in places},
+            "tables": {table: digest_of(folder / table) for table in tables},
             "tests_that_are_trained_on": trained_on(kept, tests),
             "clients": statistics(kept),
         }
-        write_sites(
-            folder, "site.yaml", FORMAT, list(kept), "Sites that train; made by `medflare benchmark medlora`."
-        )
-        write_sites(
-            folder,
-            "test.yaml",
-            FORMAT,
-            [n for n in places if n not in kept],
-            "medflare evaluate RUN -f test.yaml",
-        )
+        write_site_file(folder / "site.yaml", {name: written[name] for name in kept}, HEAD)
+        if tested := {name: cohort for name, cohort in written.items() if name not in kept}:
+            write_site_file(folder / "test.yaml", tested, TEST_HEAD)
         write_facts(folder, facts)
     return facts
 

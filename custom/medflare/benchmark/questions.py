@@ -10,18 +10,19 @@ from typing import Any, Literal
 
 from pydantic import Field, NonNegativeInt
 
-from medflare.benchmark.folder import BENCHMARK, split_facts, write_facts, write_lines, write_sites
+from medflare.benchmark.folder import BENCHMARK, TEST_HEAD, split_facts, write_facts, write_lines
 from medflare.benchmark.index import digest_of
 from medflare.core.config import Settings
 from medflare.core.errors import ConfigError
 from medflare.data.grouped_split import group_names, move_groups
 from medflare.data.load import load_cohort
+from medflare.data.partition.partitioning import write_site_file
 from medflare.data.partition.texts import TextPlan, partition_texts
 from medflare.data.records import Question
 from medflare.data.settings.site import SiteConfig
 from medflare.data.text_heterogeneity import text_heterogeneity
 
-FORMAT, TABLE = "questions_jsonl", "questions.jsonl"
+COHORT, TABLE = [{"format": "questions_jsonl"}], "questions.jsonl"
 TEST = "common-test"
 
 
@@ -79,8 +80,9 @@ def build_questions(
             "tables": {f"{name}/{TABLE}": digest_of(folder / name / TABLE) for name in places},
             "clients": text_heterogeneity({name: places[name] for name in names}),
         }
-        head = f"Clients of the setting {settings.setting}; made by `medflare benchmark questions`."
-        write_sites(folder, "site.yaml", FORMAT, names, head)
-        write_sites(folder, "test.yaml", FORMAT, [TEST] if test else [], "medflare evaluate RUN -f test.yaml")
+        head = f"# Clients of the setting {settings.setting}; made by `medflare benchmark questions`.\n"
+        write_site_file(folder / "site.yaml", dict.fromkeys(names, COHORT), head)
+        if test:
+            write_site_file(folder / "test.yaml", {TEST: COHORT}, TEST_HEAD)
         write_facts(folder, facts)
     return facts

@@ -26,7 +26,7 @@ def partition(
         None,
         "--method",
         help="Studies: random_stratified (the default), report_clusters, dirichlet. Questions and summaries: "
-        "iid (the default), class, dirichlet.",
+        "iid (the default), class, dirichlet. Notes: iid.",
     ),
     alpha: float = typer.Option(0.5, "--alpha", help="Dirichlet concentration; small is uneven."),
     seed: int = typer.Option(0, "--seed", help="Another seed deals the records otherwise."),
@@ -60,7 +60,9 @@ def partition(
     if by_findings and not texts:
         raise ConfigError("--by-findings goes with summaries; studies are dealt by their labels anyway.")
     with PARTITION.building(out, overwrite) as folder:
-        if texts:
+        if cohort.notes:
+            facts = _deal_notes(cohort, folder, names, method or "iid", seed)
+        elif texts:
             facts = _deal_texts(cohort, config, folder, names, method or "iid", alpha, seed, by_findings)
         else:
             facts = _deal_studies(cohort, folder, names, method or "random_stratified", alpha, seed, scanners)
@@ -84,6 +86,19 @@ def _deal_studies(
     path = write_partition(cohort.studies, plan, out)
     dealt = {name: load_cohort(config).studies for name, config in load_site_file(path).items()}
     return heterogeneity({name: studies for name, studies in dealt.items() if studies})
+
+
+def _deal_notes(cohort: Any, out: Path, sites: tuple[str, ...], method: str, seed: int) -> dict[str, Any]:
+    from medflare.core.errors import ConfigError
+    from medflare.data.partition.notes import partition_notes, write_notes_partition
+    from medflare.data.partition.texts import TextPlan
+    from medflare.data.text_heterogeneity import notes_heterogeneity
+
+    if cohort.studies or cohort.questions or cohort.summaries:
+        raise ConfigError("the pooled cohort has notes and other records; deal them one after the other.")
+    plan = TextPlan(sites=sites, method=method, seed=seed)
+    write_notes_partition(cohort.notes, plan, out)
+    return notes_heterogeneity(partition_notes(cohort.notes, plan))
 
 
 def _deal_texts(

@@ -183,8 +183,9 @@ def print_copies(copies: Sequence[NearCopy], held_out: int) -> None:
 def print_heterogeneity(facts: Mapping[str, Any]) -> None:
     """Print the differences between sites: one row a site, then each condition's or group's share."""
     console = Console()
-    about_texts = "groups" in facts["columns"]
-    what, share = ("groups", "share, %") if about_texts else ("four codes", "positive, %")
+    kinds = {"groups": ("groups", "share, %"), "entities": ("entity types", "share, %")}
+    about = next((words for column, words in kinds.items() if column in facts["columns"]), None)
+    what, share = about or ("four codes", "positive, %")
     sites = Table(*facts["columns"], title="how the sites differ", title_justify="left")
     for row in facts["rows"]:
         sites.add_row(*(str(row[column]) for column in facts["columns"]))

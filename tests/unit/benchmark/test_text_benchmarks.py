@@ -80,6 +80,36 @@ def test_two_sites_train_and_a_new_site_is_tested_as_a_whole(corpora: Path, tmp_
     assert sum(map(len, ids)) == len(set().union(*ids)), "a note is at one place"
 
 
+def test_what_an_annotation_covers_goes_along_with_the_notes(corpora: Path, tmp_path: Path) -> None:
+    """Types that nobody looked for in an external cohort must not count against a model there.
+
+    One source is pooled of two annotations that cover different types.
+    """
+    folder = corpora.parent
+    heads = {"format": "notes_jsonl", "root": str(folder / "utp"), "tasks": ["ner"]}
+    few = {"format": "notes_jsonl", "root": str(folder / "yale"), "annotated": ["problem", "test"]}
+    sites = {
+        "first": {"cohort": {"format": "brat", "root": str(folder / "mtsamples")}},
+        "few": {"cohort": few},
+        "pooled": {"cohort": [heads, few]},
+    }
+    (tmp_path / "sources.yaml").write_text(yaml.safe_dump({"sites": sites}))
+    given = ["--sources", str(tmp_path / "sources.yaml"), "--external", "few,pooled"]
+    facts = built(tmp_path / "out", "medlora", *given)
+    sources, tested = load_site_file(tmp_path / "sources.yaml"), load_site_file(tmp_path / "out/test.yaml")
+    for name in ("few", "pooled"):
+        before, after = load_cohort(sources[name]).notes, load_cohort(tested[f"{name}-external"]).notes
+        kept = [{(n.text, n.tasks, n.annotated, n.entities) for n in notes} for notes in (before, after)]
+        assert kept[0] == kept[1]
+    assert {n.annotated for n in load_cohort(tested["few-external"]).notes} == {("problem", "test")}
+    assert len({(n.tasks, n.annotated) for n in load_cohort(tested["pooled-external"]).notes}) == 2
+    assert {t for t in facts["tables"] if t.startswith("pooled")} == {
+        f"pooled-external/notes-{number}.jsonl" for number in (1, 2)
+    }
+    plain = load_site_file(tmp_path / "out/site.yaml")["first"].cohort[0]
+    assert (plain.annotated, plain.tasks) == (None, ("ner", "re"))
+
+
 def test_fewer_notes_are_a_part_of_more_and_the_tests_stay(corpora: Path, tmp_path: Path) -> None:
     notes, facts = {}, {}
     for count in (3, 6):

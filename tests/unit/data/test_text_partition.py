@@ -208,7 +208,54 @@ def test_the_command_deals_questions_and_takes_the_knowledge_along(tmp_path: Pat
     assert run("inspect", tmp_path / "out")[0] == 0
 
 
+def test_the_command_deals_notes_by_patient_with_what_their_annotation_covers(tmp_path: Path) -> None:
+    rows = [
+        {
+            "doc_id": f"n{i}",
+            "patient_id": f"P{i // 2}",
+            "split": ("train", "test")[i // 2 % 2],
+            "text": f"Asthma of grade {i}.",
+            "entities": [{"id": "T1", "label": "problem", "spans": [[0, 6]]}],
+        }
+        for i in range(24)
+    ]
+    source = pooled(tmp_path, "notes_jsonl", rows)
+    source.write_text(source.read_text().replace("root: pool", "root: pool, annotated: [problem, test]"))
+    code, shown = run("partition", source, tmp_path / "out", "--sites", 3, "--json")
+    assert code == 0, shown
+    facts = json.loads(shown)
+    assert facts["columns"] == [
+        "site",
+        "patients",
+        "notes",
+        "words",
+        "entities",
+        "divergence",
+        "vocabulary",
+        "overlap",
+    ]
+    assert [(row["patients"], row["notes"], row["entities"]) for row in facts["rows"]] == [(4, 8, 8)] * 3
+    assert facts["labels"]["site-1"] == {"problem": 1.0}
+    notes = {name: load_cohort(site).notes for name, site in load_site_file(tmp_path / "out").items()}
+    at = {name: {note.patient_id for note in dealt} for name, dealt in notes.items()}
+    assert sum(map(len, at.values())) == len(set().union(*at.values())) == 12
+    every = [note for dealt in notes.values() for note in dealt]
+    assert {note.annotated for note in every} == {("problem", "test")}
+    (pool,) = (load_cohort(site).notes for site in load_site_file(source).values())
+    assert {(n.note_id, n.split, n.entities) for n in every} == {
+        (n.note_id, n.split, n.entities) for n in pool
+    }
+    code, shown = run("partition", source, tmp_path / "again", "--sites", 3)
+    assert "of the entity types from the pool" in shown
+
+
 REFUSED = {
+    "notes by class": ("notes_jsonl", ["--method", "class"], "they have no classes and are dealt iid alone"),
+    "too few notes": (
+        "notes_jsonl",
+        ["--sites", "10"],
+        "9 questions or patients cannot be dealt to 10 sites",
+    ),
     "studies' method": (
         "questions_jsonl",
         ["--method", "report_clusters"],
@@ -221,7 +268,9 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_the_command_refuses(case: str, tmp_path: Path) -> None:
     format, given, message = REFUSED[case]
-    rows = [{"question": f"{i}?", "options": ["x", "y"], "answer": "A"} for i in range(9)]
+    rows = [
+        {"question": f"{i}?", "options": ["x", "y"], "answer": "A", "text": f"Pain {i}."} for i in range(9)
+    ]
     code, shown = run("partition", pooled(tmp_path, format, rows), tmp_path / "out", *given)
     assert code == 2
     assert message in " ".join(shown.split())

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by all partitions: whole owners (patients, questions) assigned to sites, and the folder's mark."""
+"""Shared by all partitions: whole owners (patients, questions) assigned to sites, and what is written."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import yaml
 
 from medflare.core.made_folders import MadeFolder
 
@@ -16,6 +20,37 @@ SITE_FILE = "site.yaml"
 HEAD = "# Partition of"
 """Begins the site.yaml of a partition."""
 PARTITION = MadeFolder("partition of a cohort", SITE_FILE, HEAD)
+
+
+def write_site_file(
+    path: Path,
+    cohorts: Mapping[str, Sequence[Mapping[str, Any]]],
+    head: str,
+    more: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write a site.yaml of sites whose records lie in folders of their names beside it, and return its path.
+
+    Args:
+        cohorts: site -> its cohorts, as site.yaml writes them, without `root`.
+        head: first lines, comments.
+        more: further settings of every site.
+    """
+    sites = {
+        name: {
+            "cohort": _one_or_all(
+                [{"format": cohort["format"], "root": name, **cohort} for cohort in listed]
+            ),
+            **deepcopy(more or {}),
+        }
+        for name, listed in cohorts.items()
+    }
+    text = head + yaml.safe_dump({"sites": sites}, sort_keys=False, default_flow_style=None, width=100)
+    path.write_text(text, encoding="utf-8", newline="\n")
+    return path
+
+
+def _one_or_all(cohorts: list[dict[str, Any]]) -> Any:
+    return cohorts[0] if len(cohorts) == 1 else cohorts
 
 
 def assign_to_sites(

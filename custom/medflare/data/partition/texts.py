@@ -9,13 +9,11 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from medflare.core.conditions import CONDITIONS, Code
 from medflare.core.errors import ConfigError
@@ -26,6 +24,7 @@ from medflare.data.partition.partitioning import (
     class_shares,
     dirichlet_shares,
     even_shares,
+    write_site_file,
 )
 from medflare.data.partition.studies import main_classes
 from medflare.data.records import Question, Summary, TextRecord
@@ -132,13 +131,11 @@ def write_sites(
     dealt: dict[str, list[TextRecord]], folder: Path, head: str, site: dict[str, Any] | None = None
 ) -> Path:
     """Write the records of each site as JSON lines, and the site.yaml that reads them, after `head`."""
-    document: dict[str, dict[str, Any]] = {"sites": {}}
+    cohorts = {}
     for name, records in dealt.items():
         (folder / name).mkdir(parents=True, exist_ok=True)
         format, file = FORMATS[type(records[0])]
         rows = "".join(f"{json.dumps(record.to_row(), ensure_ascii=False)}\n" for record in records)
         (folder / name / file).write_text(rows, encoding="utf-8", newline="\n")
-        document["sites"][name] = {"cohort": {"format": format, "root": name}, **deepcopy(site or {})}
-    path = folder / SITE_FILE
-    path.write_text(head + yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
-    return path
+        cohorts[name] = [{"format": format}]
+    return write_site_file(folder / SITE_FILE, cohorts, head, site)
