@@ -48,6 +48,7 @@ def partition(
     from medflare.core.errors import ConfigError
     from medflare.data.load import load_cohort
     from medflare.data.partition.partitioning import PARTITION, SITE_FILE
+    from medflare.data.partition.studies import PartitionPlan
     from medflare.data.settings.site import load_site_file
 
     configs = load_site_file(source)
@@ -65,7 +66,10 @@ def partition(
         elif texts:
             facts = _deal_texts(cohort, config, folder, names, method or "iid", alpha, seed, by_findings)
         else:
-            facts = _deal_studies(cohort, folder, names, method or "random_stratified", alpha, seed, scanners)
+            plan = PartitionPlan(
+                sites=names, method=method or "random_stratified", alpha=alpha, seed=seed, scanners=scanners
+            )
+            facts = _deal_studies(cohort, config, folder, plan)
     path = out / SITE_FILE
     if as_json:
         print_json({"site_file": str(path), **facts})
@@ -74,16 +78,17 @@ def partition(
     typer.echo(f"site file: {path}")
 
 
-def _deal_studies(
-    cohort: Any, out: Path, sites: tuple[str, ...], method: str, alpha: float, seed: int, scanners: bool
-) -> dict[str, Any]:
+def _deal_studies(cohort: Any, config: Any, out: Path, plan: Any) -> dict[str, Any]:
+    from medflare.core.errors import ConfigError
     from medflare.data.heterogeneity import heterogeneity
     from medflare.data.load import load_cohort
-    from medflare.data.partition.studies import PartitionPlan, write_partition
+    from medflare.data.partition.studies import write_partition
     from medflare.data.settings.site import load_site_file
 
-    plan = PartitionPlan(sites=sites, method=method, alpha=alpha, seed=seed, scanners=scanners)
-    path = write_partition(cohort.studies, plan, out)
+    visits = config.cohort[0].visits
+    if any(part.visits != visits for part in config.cohort):
+        raise ConfigError("the pooled cohorts have different 'visits'; deal them one after the other.")
+    path = write_partition(cohort.studies, plan, out, visits)
     dealt = {name: load_cohort(config).studies for name, config in load_site_file(path).items()}
     return heterogeneity({name: studies for name, studies in dealt.items() if studies})
 

@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import cohort_folders as folders
 import numpy as np
 import pytest
+import visit_folders
+import yaml
 
+from command_line import medflare
 from medflare.core.conditions import CONDITIONS
 from medflare.core.errors import ConfigError
 from medflare.data.heterogeneity import heterogeneity, jensen_shannon
@@ -20,8 +24,9 @@ from medflare.data.partition.studies import (
     site_scanners,
     write_partition,
 )
-from medflare.data.records import Study
+from medflare.data.records import Patient, Study
 from medflare.data.settings.site import load_site_file
+from medflare.data.visits.longitudinal import group_patients
 from site_builders import read_cohort
 
 SITES = ("site-1", "site-2", "site-3")
@@ -143,3 +148,52 @@ def test_a_written_partition_is_read_as_it_was_dealt(tmp_path: Path) -> None:
             (s.study_id, s.split, s.codes, s.report, s.age) for s in dealt[name]
         ]
         assert site.cohort[0].scanner == site_scanners(plan.sites, 2)[name]
+
+
+@pytest.mark.parametrize(
+    ("settings", "numbers"),
+    [
+        ({}, ()),
+        ({"order": "visit", "most": 2}, visit_folders.NUMBERS),
+        ({"same_day": "keep", "covariates": ("weight",)}, ()),
+    ],
+)
+def test_patients_with_visits_stay_what_they_are_for_a_method_of_visits(
+    settings: dict[str, Any], numbers: tuple[int, ...], tmp_path: Path
+) -> None:
+    """Numbers, holes, days and covariates of the pool, in one command."""
+    changes = {index: {"weight": 60 + index, **({"day": 30} if index == 2 else {})} for index in range(6)}
+    if "same_day" not in settings:
+        changes = {}
+    rows = visit_folders.visit_rows(changes, numbers)
+    config = visit_folders.site(tmp_path / "pool", rows, **settings)
+    pooled = {patient.patient_id: patient for patient in group_patients(load_cohort(config).studies)}
+    cohort = config.cohort[0].model_dump(mode="json", exclude_defaults=True)
+    (tmp_path / "pool.yaml").write_text(yaml.safe_dump({"name": "pool", "cohort": cohort}))
+    done = medflare("cohort", "partition", tmp_path / "pool.yaml", tmp_path / "out", "--sites", 2, "--json")
+    assert done.exit_code == 0, done.output
+    dealt = [
+        patient
+        for site in load_site_file(tmp_path / "out").values()
+        for patient in group_patients(load_cohort(site).studies)
+    ]
+    assert {patient.patient_id: visits_of(patient) for patient in dealt} == {
+        name: visits_of(patient) for name, patient in pooled.items()
+    }
+
+
+def visits_of(patient: Patient) -> list[tuple[object, ...]]:
+    return [
+        (visit.number, visit.study.study_id, visit.gap, visit.since, visit.study.extra.get("weight"))
+        for visit in patient.visits
+    ]
+
+
+def test_pooled_cohorts_of_different_visits_are_not_dealt_together(tmp_path: Path) -> None:
+    parts = []
+    for name, settings in (("a", {}), ("b", {"most": 2})):
+        config = visit_folders.site(tmp_path / name, **settings)
+        parts.append(config.cohort[0].model_dump(mode="json", exclude_defaults=True))
+    (tmp_path / "pool.yaml").write_text(yaml.safe_dump({"name": "pool", "cohort": parts}))
+    done = medflare("cohort", "partition", tmp_path / "pool.yaml", tmp_path / "out", "--sites", 2)
+    assert (done.exit_code, "have different 'visits'" in done.stderr) == (2, True)

@@ -13,15 +13,22 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import yaml
 
 from medflare.core.conditions import CONDITIONS, Code
 from medflare.core.errors import ConfigError
-from medflare.data.partition.partitioning import HEAD, SITE_FILE, assign_to_sites, dirichlet_shares
+from medflare.data.partition.partitioning import (
+    HEAD,
+    SITE_FILE,
+    assign_to_sites,
+    dirichlet_shares,
+    write_site_file,
+)
 from medflare.data.records import Study
 from medflare.data.settings.cohort import ScannerConfig
+from medflare.data.settings.visits import VisitConfig
 
 BLURS = (0.0, 0.5, 1.0)
 GAINS = (0.8, 1.2)
@@ -169,27 +176,39 @@ def site_scanners(sites: Sequence[str], seed: int = 0) -> dict[str, ScannerConfi
     }
 
 
-def write_partition(studies: Sequence[Study], plan: PartitionPlan, folder: Path) -> Path:
+def write_partition(
+    studies: Sequence[Study], plan: PartitionPlan, folder: Path, visits: VisitConfig | None = None
+) -> Path:
     """Write <folder>/<site>/manifest.jsonl for each site and <folder>/site.yaml; return the latter.
 
     Images are not copied: manifests name them relative to their own folder.
+
+    Args:
+        visits: how the pool was read as patients with visits; the sites are read with the same visits.
     """
     dealt = partition(studies, plan)
     scanners = site_scanners(plan.sites, plan.seed) if plan.scanners else {}
-    document: dict[str, dict[str, object]] = {"sites": {}}
+    covariates = visits.covariates if visits is not None else ()
+    cohorts: dict[str, list[dict[str, Any]]] = {}
     for site, members in dealt.items():
         target = folder / site
         target.mkdir(parents=True, exist_ok=True)
-        lines = [json.dumps(manifest_row(study, target), ensure_ascii=False) for study in members]
+        rows = [
+            manifest_row(study, target) | {name: study.extra.get(name) for name in covariates}
+            for study in members
+        ]
+        lines = [json.dumps(row, ensure_ascii=False) for row in rows]
         (target / "manifest.jsonl").write_text("\n".join([*lines, ""]), encoding="utf-8")
-        cohort: dict[str, object] = {"format": "manifest", "root": site}
+        cohort: dict[str, Any] = {"format": "manifest"}
         if site in scanners:
             cohort["scanner"] = scanners[site].model_dump()
-        document["sites"][site] = {"cohort": cohort}
-    path = folder / SITE_FILE
+        if visits is not None:
+            # The pool's visits are numbered, and rows of one day were joined or left out there.
+            numbered = {"order": "visit", "same_day": "keep"}
+            cohort["visits"] = visits.model_dump(mode="json", exclude_defaults=True) | numbered
+        cohorts[site] = [cohort]
     head = f"{HEAD} {len(studies)} studies: {json.dumps(asdict(plan))}\n"
-    path.write_text(head + yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
-    return path
+    return write_site_file(folder / SITE_FILE, cohorts, head)
 
 
 def manifest_row(study: Study, folder: Path) -> dict[str, object]:
@@ -204,6 +223,7 @@ def manifest_row(study: Study, folder: Path) -> dict[str, object]:
         "age": study.age,
         "sex": study.sex,
         "day": study.day,
+        "visit": study.visit,
         "view": study.view or None,
     }
     return {key: value for key, value in row.items() if value is not None}
