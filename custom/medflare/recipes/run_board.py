@@ -17,7 +17,7 @@ from medflare.worker.progress_file import TaskProgress
 LOSSES = ("train_loss", "val_loss")
 TOLD = ("val_bleu_4", "val_label_f1")
 """Metrics in the line of text of a round; the page has the rest."""
-NOTED = ("preset", "warning")
+NOTED = ("preset", "rounds", "warning")
 """Events that are advice and no state of the run."""
 LAST_ROUNDS = 5
 """Rounds by whose median the time left is estimated."""

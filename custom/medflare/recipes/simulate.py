@@ -114,6 +114,9 @@ def run_simulator(
     job, chosen = check_run(override(job, wanted), known, sites, workspace)
     if local_baseline:
         check_baselines(job, known, chosen, workspace)
+    counted = job.controller.get("num_rounds", 0)
+    if rounds and counted > rounds and "preset" in (changes or {}):  # a chosen one says so itself
+        _say(on_event, "rounds", f"{rounds}, each of {counted // rounds} exchanges: {counted} are counted")
     with held(workspace, overwrite):
         prepare_workspace(workspace, site_file)
         if job.controller.get("protection") == "he":

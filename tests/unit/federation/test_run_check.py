@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -167,6 +168,31 @@ def test_a_method_of_visits_names_the_sites_without_before_anything_starts(
     )
     assert "site 'site-1': this method needs patients with visits; add 'visits: {}'" in asked
     assert "site 'site-2'" in asked
+
+
+def test_rounds_that_a_preset_divides_are_told_before_they_are_counted(
+    site_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks for three rounds sees twelve of them counted."""
+    monkeypatch.setattr(simulate, "_to_its_end", lambda job, *rest: job)
+    for changes, words in (
+        ({"preset": "instruct"}, ["3, each of 4 exchanges: 12 are counted"]),
+        ({"preset": "instruct", "exchanges": 1}, []),
+        ({"exchanges": 2}, []),
+    ):
+        told: list[dict[str, Any]] = []
+        job = simulate.run_simulator(
+            JOBS / "fed_medlora",
+            tmp_path / "ws",
+            ["site-1", "site-2"],
+            site_file,
+            3,
+            changes=changes,
+            on_event=told.append,
+            overwrite=True,
+        )
+        assert [event["reason"] for event in told if event["phase"] == "rounds"] == words
+        assert job.controller["num_rounds"] == {1: 3, 2: 6, None: 12}[changes.get("exchanges")]
 
 
 def test_a_full_disk_is_refused(site_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
