@@ -22,6 +22,7 @@ from medflare.core.errors import ConfigError, DataError
 from medflare.core.inventory import ENTITY_TYPES
 from medflare.core.run_record import write_record
 from medflare.data.cohort import Cohort
+from medflare.data.notes.note_tables import Coverage
 from medflare.data.notes.note_writers import notes_row
 from medflare.data.records import Entity, Note, Question, Summary
 from medflare.data.settings.site import SiteConfig
@@ -29,7 +30,7 @@ from medflare.data.settings.site import SiteConfig
 LIST = "canaries.json"
 OTHERS = 31
 """Secrets that might have been a canary's and are not; with its own one 32, so exposure ends at 5 bits."""
-NOTE_WORDS = 8
+KEY_WORDS = 3
 CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
 
 
@@ -71,14 +72,16 @@ class CanaryKind:
 
     Attributes:
         format: of the file of records; here: whether a cohort has records of the task.
-        secrets: draws so many different secrets for a key.
+        words: how many a key has, where so many types of entities are looked for.
+        secrets: draws so many different secrets for a key; of notes, with the types that are looked for.
         record: (id, patient, key, secret) -> a record.
         row: a record as the format's line.
     """
 
     format: str
     here: Callable[[Cohort], bool]
-    secrets: Callable[[random.Random, int], list[str]]
+    words: Callable[[int], int]
+    secrets: Callable[[random.Random, int, Sequence[str]], list[str]]
     record: Callable[[str, str, str, str], Any]
     row: Callable[[Any], dict[str, Any]]
 
@@ -88,16 +91,22 @@ def _words(rng: random.Random, count: int) -> str:
     return " ".join("".join(three) for three in zip(*[syllables] * 3, strict=True))
 
 
-def _texts(rng: random.Random, count: int) -> list[str]:
+def _texts(rng: random.Random, count: int, types: Sequence[str]) -> list[str]:
     found: dict[str, None] = {}
     while len(found) < count:
         found[_words(rng, 3)] = None
     return list(found)
 
 
-def _marks(rng: random.Random, count: int) -> list[str]:
+def _note_words(types: int) -> int:
+    """Return the words of a note in which there are OTHERS + 1 marks of so many types, eight of four."""
+    return -(-(OTHERS + 1) // types)
+
+
+def _marks(rng: random.Random, count: int, types: Sequence[str]) -> list[str]:
     """Draw which word of a note is marked as what: "3 problem"."""
-    return rng.sample([f"{word} {label}" for word in range(NOTE_WORDS) for label in ENTITY_TYPES], count)
+    words = range(_note_words(len(types)))
+    return rng.sample([f"{word} {label}" for word in words for label in types], count)
 
 
 def _note(name: str, patient: str, key: str, secret: str) -> Note:
@@ -123,6 +132,7 @@ KINDS: dict[str, CanaryKind] = {
     "extraction": CanaryKind(
         format="notes_jsonl",
         here=lambda cohort: bool(cohort.notes),
+        words=_note_words,
         secrets=_marks,
         record=_note,
         row=notes_row,
@@ -130,6 +140,7 @@ KINDS: dict[str, CanaryKind] = {
     "questions": CanaryKind(
         format="questions_jsonl",
         here=lambda cohort: bool(cohort.questions),
+        words=lambda types: KEY_WORDS,
         secrets=_texts,
         record=_question,
         row=lambda question: {
@@ -143,6 +154,7 @@ KINDS: dict[str, CanaryKind] = {
     "summaries": CanaryKind(
         format="summaries_jsonl",
         here=lambda cohort: bool(cohort.summaries),
+        words=lambda types: KEY_WORDS,
         secrets=_texts,
         record=_summary,
         row=lambda summary: {
@@ -173,17 +185,28 @@ def task_of_cohort(cohort: Cohort) -> str:
     return tasks[0]
 
 
-def make_canaries(task: str, count: int, repeats: Sequence[int], rng: random.Random) -> CanaryList:
-    """Return `count` canaries, dealt in turn to the numbers of repetitions, each included by a fair coin."""
+def make_canaries(
+    task: str, count: int, repeats: Sequence[int], rng: random.Random, types: Sequence[str] = ENTITY_TYPES
+) -> CanaryList:
+    """Return `count` canaries, dealt in turn to the numbers of repetitions, each included by a fair coin.
+
+    Args:
+        types: of notes, the types of entities that the site looks for: others are asked about nowhere.
+
+    Raises:
+        ConfigError: the site looks for none.
+    """
+    if not types:
+        raise ConfigError("the annotation covers no type of entity that a canary could be marked as.")
     kind, canaries = KINDS[task], []
     for number in range(count):
-        secret, *others = kind.secrets(rng, OTHERS + 1)
+        secret, *others = kind.secrets(rng, OTHERS + 1, types)
         canaries.append(
             Canary(
                 name=f"canary-{number}",
                 included=rng.random() < 0.5,
                 repeat=repeats[number % len(repeats)],
-                key=_words(rng, NOTE_WORDS if task == "extraction" else 3),
+                key=_words(rng, kind.words(len(types))),
                 secret=secret,
                 others=others,
             )
@@ -202,11 +225,12 @@ def rows_to_insert(canaries: CanaryList) -> list[dict[str, Any]]:
     ]
 
 
-def write_canaries(site: SiteConfig, canaries: CanaryList, out: Path) -> Path:
+def write_canaries(site: SiteConfig, canaries: CanaryList, out: Path, covers: Coverage | None = None) -> Path:
     """Write the included canaries, a site.yaml that adds them to the site's cohorts, and the secret list.
 
     Args:
         out: a folder that is not there yet.
+        covers: of notes, what the site's annotation covers; the canaries' covers the same.
 
     Returns:
         The site.yaml.
@@ -221,7 +245,8 @@ def write_canaries(site: SiteConfig, canaries: CanaryList, out: Path) -> Path:
     if document.get("backbone", {}).get("folder"):
         document["backbone"].pop("name", None)  # the name stands for the folder, and both are refused
     folder = out.resolve() / "inserted"
-    document["cohort"].append({"format": KINDS[canaries.task].format, "root": str(folder)})
+    cohort = {"format": KINDS[canaries.task].format, "root": str(folder)}
+    document["cohort"].append(cohort | (covers.settings if covers is not None else {}))
     folder.mkdir(parents=True)
     write_record(folder / "train.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     write_record(out / LIST, canaries.model_dump_json(indent=1) + "\n")

@@ -31,6 +31,7 @@ def canaries(
     from medflare.auditing.canaries import make_canaries, task_of_cohort, write_canaries
     from medflare.core.errors import ConfigError
     from medflare.data.load import load_cohort
+    from medflare.data.notes.note_tables import coverage
     from medflare.data.settings.site import load_site_file
 
     if out.exists():
@@ -40,9 +41,10 @@ def canaries(
     if name not in sites or (site is None and len(sites) > 1):
         raise ConfigError(f"{site_file}: name one of its sites with --site: {', '.join(sorted(sites))}.")
     config = sites[name]
-    task = task_of_cohort(load_cohort(config))
-    made = make_canaries(task, count, _repeats(repeat), random.SystemRandom())
-    written = write_canaries(config, made, out)
+    cohort = load_cohort(config)
+    task, covers = task_of_cohort(cohort), coverage(cohort.notes)
+    made = make_canaries(task, count, _repeats(repeat), random.SystemRandom(), covers.heads)
+    written = write_canaries(config, made, out, covers)
     included = sum(canary.included for canary in made.canaries)
     if as_json:
         print_json({"task": task, "count": count, "included": included, "site_file": str(written)})

@@ -21,6 +21,7 @@ from medflare.auditing.canaries import (
     write_canaries,
 )
 from medflare.core.errors import DataError
+from medflare.core.inventory import ENTITY_TYPES
 from medflare.core.patient_privacy import Mechanism
 from medflare.data.load import load_cohort
 from medflare.data.settings.site import load_site
@@ -92,6 +93,33 @@ def test_every_kind_of_canary_is_read_back_as_it_was_made(task: str, tmp_path: P
     assert read_canaries(tmp_path / "out" / LIST) == made
     for canary in made.canaries:
         assert len({canary.secret, *canary.others}) == OTHERS + 1
+
+
+@pytest.mark.parametrize("types", [["problem"], ["test", "drug", "dosage"], None])
+def test_canaries_of_notes_are_marked_as_what_the_site_looks_for(
+    types: list[str] | None, tmp_path: Path
+) -> None:
+    """Otherwise a canary's mark is asked about nowhere, and its note teaches that there are no modifiers."""
+    row = {
+        "doc_id": "n1",
+        "text": "Asthma.",
+        "entities": [{"id": "T1", "label": "problem", "spans": [[0, 6]]}],
+    }
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/train.jsonl").write_text(json.dumps(row | {"label": "problem"}) + "\n")
+    cohort = {"format": "notes_jsonl", "root": "own", "tasks": ["ner"]}
+    cohort |= {"annotated": types} if types else {}
+    (tmp_path / "site.yaml").write_text(json.dumps({"name": "s", "cohort": cohort}))
+    made = facts("cohort", "canaries", tmp_path / "site.yaml", tmp_path / "out", "--count", 40)
+    notes = load_cohort(load_site(tmp_path / "out/site.yaml", "s")).notes
+    assert len(notes) == 1 + made["included"]
+    assert {(note.tasks, note.annotated) for note in notes} == {(("ner",), tuple(types) if types else None)}
+    heads = set(types or ENTITY_TYPES) & set(ENTITY_TYPES)
+    listed = read_canaries(tmp_path / "out" / LIST).canaries
+    marks = {mark for canary in listed for mark in (canary.secret, *canary.others)}
+    assert {mark.split()[1] for mark in marks} == heads
+    assert {len({canary.secret, *canary.others}) for canary in listed} == {OTHERS + 1}
+    assert all(int(mark.split()[0]) < len(listed[0].key.split()) for mark in marks)
 
 
 def test_the_command_makes_a_site_beside_the_own_one(tmp_path: Path) -> None:

@@ -4,38 +4,62 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from medflare.core.inventory import TASKS, TYPES
+from medflare.core.inventory import ENTITY_TYPES, TASKS, TYPES
 from medflare.data.notes.note_writers import notes_row
 from medflare.data.records import Note
 
 FORMAT = "notes_jsonl"
 
 
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What the annotation of a note covers, as `Note.tasks` and `Note.annotated`: no part of its line."""
+
+    tasks: tuple[str, ...] = TASKS
+    annotated: tuple[str, ...] | None = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of a cohort that say so; none where everything is covered."""
+        some = self.annotated is not None and set(self.annotated) != set(TYPES)
+        return {
+            **({"tasks": list(self.tasks)} if self.tasks != TASKS else {}),
+            **({"annotated": list(self.annotated or ())} if some else {}),
+        }
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The types of entities that were looked for; modifiers are none."""
+        return tuple(name for name in ENTITY_TYPES if self.annotated is None or name in self.annotated)
+
+
+def coverage(notes: Iterable[Note]) -> Coverage:
+    """Return what the annotation of most of the notes covers."""
+    counts = Counter(Coverage(note.tasks, note.annotated) for note in notes)
+    return counts.most_common(1)[0][0] if counts else Coverage()
+
+
 def write_note_tables(notes: Sequence[Note], folder: Path) -> list[dict[str, Any]]:
     """Write the notes as JSON lines into `folder`; return the cohorts, without `root`, that read them again.
 
-    What an annotation covers is no part of a line: notes of sources that covered different types, or
-    different tasks, lie in tables of their own. Without it a model would be scored by what nobody marked.
+    Notes whose annotation covers different types or tasks lie in tables of their own. Otherwise a model would
+    be scored by what nobody marked.
     """
-    parts: dict[tuple[Any, ...], list[Note]] = {}
+    parts: dict[Coverage, list[Note]] = {}
     for note in notes:
-        parts.setdefault((note.tasks, note.annotated), []).append(note)
+        parts.setdefault(Coverage(note.tasks, note.annotated), []).append(note)
     folder.mkdir(parents=True, exist_ok=True)
     cohorts = []
-    for number, ((tasks, annotated), part) in enumerate(parts.items(), start=1):
+    for number, (covers, part) in enumerate(parts.items(), start=1):
         file = "notes.jsonl" if len(parts) == 1 else f"notes-{number}.jsonl"
         lines = "".join(f"{json.dumps(notes_row(note), ensure_ascii=False)}\n" for note in part)
         (folder / file).write_text(lines, encoding="utf-8", newline="\n")
-        cohort: dict[str, Any] = {"format": FORMAT}
-        if len(parts) > 1:
-            cohort["file"] = file
-        if tasks != TASKS:
-            cohort["tasks"] = list(tasks)
-        if annotated is not None and set(annotated) != set(TYPES):
-            cohort["annotated"] = list(annotated)
-        cohorts.append(cohort)
+        place = {"file": file} if len(parts) > 1 else {}
+        cohorts.append({"format": FORMAT, **place, **covers.settings})
     return cohorts
