@@ -29,6 +29,7 @@ from medflare.deployment.preflight.base import Check, exit_code, ok, problem, wa
 from medflare.deployment.preflight.run import PreflightRequest, preflight
 from medflare.egress.policy import Policy
 from medflare.learners.footprint import Footprint
+from medflare.learners.registry import METHODS, task_of
 from medflare.recipes.job import Job
 from medflare.wire.durable import write_json
 from medflare.worker.memory_check import free_memory
@@ -252,6 +253,21 @@ def test_a_cohort_is_counted_and_its_labels_named(small_hospital: Path) -> None:
     read, opened = site_checks.open_cohort(site(small_hospital), "fedmrg")
     says(read, "ok", "60 patients, 60 studies (train ")
     says(site_checks.labels(summarise(opened)), "ok", "conditions occur: ")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_cohort_is_counted_for_every_method(method: str, small_hospital: Path) -> None:
+    """Whatever a method reads; where that is another kind of record, the check says which."""
+    read, _ = site_checks.open_cohort(site(small_hospital, visits={}), method)
+    if task_of(method).reads in ("studies", "visits"):
+        says(read, "ok", "60 patients, 60 studies (train ")
+    else:
+        says(read, "problem", "(train 0, val 0, test 0)", "to train on")
+
+
+def test_a_site_without_visits_is_told_what_a_method_of_visits_needs(small_hospital: Path) -> None:
+    read, _ = site_checks.open_cohort(site(small_hospital), "fedtar")
+    says(read, "problem", "needs patients with visits", "Add 'visits: {}' to the cohort")
 
 
 def test_questions_are_counted_without_a_method_too(tmp_path: Path) -> None:

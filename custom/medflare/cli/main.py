@@ -33,6 +33,7 @@ from medflare.cli import (
     serve,
     status,
 )
+from medflare.core.library_logs import quiet_bitsandbytes
 from medflare.version import __version__
 
 app = typer.Typer(
@@ -87,6 +88,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a letter that a terminal has not is shown by its number
             stream.reconfigure(errors="backslashreplace")
+    quiet_bitsandbytes()
     app()
 
 

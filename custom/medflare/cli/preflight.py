@@ -16,7 +16,7 @@ _COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
 
 @plain_errors
 def preflight(
-    site_file: Path = typer.Option(Path("local/site.yaml"), "--site-file", help="The site's own file."),
+    site_file: Path = typer.Option(Path("local/site.yaml"), "--site-file", "-f", help="The site's own file."),
     site: str | None = typer.Option(None, "--site", help="Which site, where the file describes several."),
     job: Path | None = typer.Option(
         None, "--job", help="A job's folder: estimates its memory, and asks the policy about it."

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 import threading
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from medflare.core.errors import ConfigError
+from medflare.core.library_logs import quiet_bitsandbytes
 from medflare.core.model_folders import check_folder
 from medflare.core.site_description import EMBEDDED
 from medflare.models.frozen_weights import LOADED
@@ -103,9 +103,7 @@ def _load(
     spread: int,
 ) -> Backbone:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    # bitsandbytes writes a line for every product whose inputs it casts
-    for place in ("backends.cpu.ops", "autograd._functions"):
-        logging.getLogger(f"bitsandbytes.{place}").setLevel(logging.ERROR)
+    quiet_bitsandbytes()
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging as transformers_logging
 

@@ -19,7 +19,7 @@ FORMAT = "notes_jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What the annotation of a note covers, as `Note.tasks` and `Note.annotated`: no part of its line."""
+    """Coverage of a note by its annotation, as `Note.tasks` and `Note.annotated` say it: no part of its line."""
 
     tasks: tuple[str, ...] = TASKS
     annotated: tuple[str, ...] | None = None

@@ -20,7 +20,7 @@ from medflare.data.cohort import Cohort
 from medflare.data.cohort_summary import summarise
 from medflare.data.deidentification import detector_of, places
 from medflare.data.load import load_cohort
-from medflare.data.settings.site import SiteConfig
+from medflare.data.settings.site import SiteConfig, no_visits
 from medflare.deployment.preflight.base import Check, ok, problem, warning
 from medflare.egress.policy import Policy, PolicyError, in_words
 from medflare.learners.footprint import footprint
@@ -52,8 +52,14 @@ def open_cohort(site: SiteConfig, method: str | None) -> tuple[Check, Cohort | N
     facts = summarise(cohort)
     present = [name for name in ("studies", "notes", "questions", "summaries") if facts[name]]
     records = task_of(method).reads if method else present[0]
+    if records == "visits":
+        records = "studies"  # the rows that visits are made of
+        if (missing := no_visits(site)) is not None:
+            found, _, remedy = missing.removesuffix(".").partition("; ")
+            return problem(name, found, "patients with visits", f"{remedy[:1].upper()}{remedy[1:]}"), cohort
     splits = ", ".join(f"{split} {counts[records]}" for split, counts in facts["splits"].items())
-    summarised = f"{facts['patients']} patients, {facts[records]} {records} ({splits})"
+    patients = f"{facts['patients']} patients, " if facts["patients"] else ""
+    summarised = f"{patients}{facts[records]} {records} ({splits})"
     if skipped := sum(reason["count"] for reason in facts["skipped"].values()):
         summarised += f"; {skipped} of {facts['records']} records skipped"
     if not facts["splits"]["train"][records]:
