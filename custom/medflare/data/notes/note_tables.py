@@ -19,7 +19,7 @@ FORMAT = "notes_jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Coverage of a note by its annotation: `Note.tasks` and `Note.annotated`, which are no part of its line."""
+    """Coverage of a note by its annotation: `Note.tasks` and `Note.annotated`, no part of its line."""
 
     tasks: tuple[str, ...] = TASKS
     annotated: tuple[str, ...] | None = None
