@@ -142,6 +142,8 @@ def _doubts(text: str) -> list[str]:
     doubts = []
     if named := identifier_warning(text, RuleDetector()):
         doubts.append(f"the draft {named}")
+    if not any(letter.isalpha() for letter in text):
+        doubts.append("the draft has no words")
     if repeated := repetition(text):
         doubts.append(f"the draft goes in circles and should not be used: {repeated}")
     return doubts

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 LONGEST_PHRASE = 6
 """Words of the longest phrase that is looked for."""
 TIMES = 4
@@ -11,8 +13,14 @@ LEAST_WORDS, LEAST_DIFFERENT = 30, 0.3
 """A text of so many words of which fewer than this share differ goes in circles too."""
 
 
+_MARKS = re.compile(r"([^\w\s])(?:\s*\1){9,}")
+"""The same mark ten times in a row: no word, and no dots that a writer sets."""
+
+
 def repetition(text: str) -> str | None:
     """Return what is repeated, in words for a reader, or None."""
+    if marks := _MARKS.search(text):
+        return f"'{marks[1]}' is repeated 10 times or more"
     words = text.lower().split()
     for size in range(1, LONGEST_PHRASE + 1):
         equal = 0
