@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -13,6 +13,7 @@ from medflare.cli.output import JSON_OPTION, ItemBatch, plain_errors, print_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from medflare.learners.fedtar.drafted_patients import VisitDrafts
     from medflare.tasks.reports.drafting import ReportDraft
 
 
@@ -41,6 +42,15 @@ def generate(
     ),
     precision: str = typer.Option("auto", "--precision", help="auto, fp32, bf16, int8 or nf4."),
     device: str = typer.Option("cpu", "--device", help="cpu or cuda."),
+    age: float | None = typer.Option(
+        None, "--age", min=0, max=130, help="FedTAR: years of the patient; default as the DICOM header says."
+    ),
+    sex: str | None = typer.Option(None, "--sex", help="FedTAR: F or M; default as the DICOM header says."),
+    prior: Path | None = typer.Option(
+        None,
+        "--prior",
+        help="FedTAR: the report of the patient's visit before, a text file; default a first visit.",
+    ),
     out: Path | None = typer.Option(None, "--out", "-o", help="Folder of the files that --format writes."),
     format_: str = typer.Option(
         "txt",
@@ -63,9 +73,12 @@ def generate(
 
     [bold]Examples[/bold]: medflare generate chest.dcm -r runs/20261120-fedmrg
     medflare generate export -r runs/20261120-fedmrg --out drafts --format fhir
+    medflare generate today.png -r runs/20261120-fedtar --age 61 --sex F --prior march.txt
     """
     from medflare.core.errors import ConfigError
     from medflare.core.origin import DRAFT
+    from medflare.data.drafted_patient import patient_of_image
+    from medflare.learners.fedtar.drafted_patients import is_of_visits, open_visit_drafts
     from medflare.models.backbone import device_of
     from medflare.models.report_result import load_generator
     from medflare.recipes.result_origin import adapter_folder, origin_of, reference_files
@@ -82,12 +95,14 @@ def generate(
     if out is not None and not overwrite:
         names = [name for _, name in named]
         refuse_to_replace(out, files_of(names, format_), "drafts that somebody has corrected")
-    model, decoding = load_generator(
-        adapter_folder(result),
-        personalised=personalised,
-        backbone=backbone,
-        precision=precision,
-        device=device_of(device),
+    folder = adapter_folder(result)
+    options: dict[str, Any] = {"backbone": backbone, "precision": precision, "device": device_of(device)}
+    visits = open_visit_drafts(folder, **options) if is_of_visits(folder) and personalised is None else None
+    before = _prior(folder, visits, age, sex, prior)
+    model, decoding = (
+        load_generator(folder, personalised=personalised, **options)
+        if visits is None
+        else (visits.model, visits.decoding)
     )
     references = open_references(model, reference_files(result, reference, personalised))
     origin = origin_of(result)
@@ -100,8 +115,18 @@ def generate(
         opened = []
         for path, name in named[start : start + BATCH]:
             with batch.item(path, last=False):
-                opened.append(open_image(model, path, name, references, refuse=not implausible))
-        for draft in draft_images(model, decoding, opened, origin):
+                patient = patient_of_image(path, age, sex, before) if visits else None
+                image = open_image(
+                    model,
+                    path,
+                    name,
+                    references,
+                    refuse=not implausible,
+                    patient=patient,
+                    personal=bool(visits and visits.personal),
+                )
+                opened.append(image)
+        for draft in draft_images(model, decoding, opened, origin, visits.write if visits else None):
             drafts.append(draft)
             if not as_json:
                 _print(draft)
@@ -115,6 +140,38 @@ def generate(
     elif out is not None:
         typer.echo(f"{len(files)} file(s) in {out}")
     batch.finish()
+
+
+def _prior(
+    folder: Path, visits: VisitDrafts | None, age: float | None, sex: str | None, prior: Path | None
+) -> str | None:
+    """Return the report before; None for a first visit.
+
+    Raises:
+        ConfigError: an option that does not fit the model; DataError: the report before cannot be read.
+    """
+    from medflare.core.errors import ConfigError, DataError
+    from medflare.data.readers.annotated import read_text
+    from medflare.data.records import RecordError
+
+    who = {"--age": age is not None, "--sex": sex is not None}
+    named = ", ".join(option for option, given in {**who, "--prior": prior is not None}.items() if given)
+    if named and visits is None:
+        raise ConfigError(f"{named}: goes with a result of FedTAR, and {folder} is of another method.")
+    if sex not in (None, "F", "M"):
+        raise ConfigError(f"--sex {sex}: expected F or M; leave it out where it is not known.")
+    if visits is not None and any(who.values()) and not visits.personal:
+        raise ConfigError(f"{named}: the words of this model do not depend on the patient; leave it out.")
+    if visits is None or prior is None:
+        return None
+    if not visits.reads_visits:
+        raise ConfigError(
+            "--prior: this model was not told of earlier visits (`visit_context`); leave it out."
+        )
+    try:
+        return " ".join(read_text(prior).split())
+    except RecordError as error:
+        raise DataError(f"--prior: {error}") from None
 
 
 def _files(paths: Sequence[Path]) -> list[Path]:

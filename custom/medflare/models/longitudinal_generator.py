@@ -237,10 +237,28 @@ class LongitudinalGenerator(ReportGenerator):
         Returns:
             The reports, and zeros (B, 14) in place of diagnosis codes.
         """
+        texts = self.draft_pictures(images, decoding)
+        return texts, torch.zeros(len(images), len(CONDITIONS), dtype=torch.long)
+
+    @torch.no_grad()
+    def draft_pictures(
+        self,
+        images: Tensor,
+        decoding: DecodingSettings,
+        assigned: Tensor | None = None,
+        priors: Sequence[str | None] | None = None,
+    ) -> list[str]:
+        """Generate a report of each picture (B, 1, H, W).
+
+        Args:
+            assigned: (B, K) rows q_p of their patients; None for nobody in particular.
+            priors: the reports of the visits before, None in place of one for a first visit; default all
+                None.
+        """
         tokens, _ = self.encode(images)
         pictures = torch.ones(len(images), 1, dtype=torch.bool)
-        texts = self.draft(VisitBatch(tokens[:, None], pictures, [None] * len(images), None), decoding)
-        return texts, torch.zeros(len(images), len(CONDITIONS), dtype=torch.long)
+        before = [None] * len(images) if priors is None else priors
+        return self.draft(VisitBatch(tokens[:, None], pictures, before, assigned), decoding)
 
 
 def _all(part: Tensor) -> Tensor:

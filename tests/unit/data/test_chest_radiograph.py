@@ -10,6 +10,7 @@ from pydicom.dataset import FileDataset, FileMetaDataset
 from pydicom.uid import ExplicitVRLittleEndian, SecondaryCaptureImageStorage, generate_uid
 
 from medflare.data.chest_radiograph import chest_radiograph_warnings
+from medflare.data.drafted_patient import DraftedPatient, patient_of_image
 from medflare.data.images import DecodeError
 
 
@@ -77,3 +78,12 @@ def test_a_picture_is_taken_on_trust_and_a_damaged_file_is_none(tmp_path: Path) 
     (tmp_path / "x.dcm").write_bytes(b"no DICOM")
     with pytest.raises(DecodeError, match="cannot be decoded"):
         chest_radiograph_warnings(tmp_path / "x.dcm")
+
+
+def test_the_patient_of_a_draft_is_who_the_header_says(tmp_path: Path) -> None:
+    """What a command says comes first; a picture says nothing."""
+    said = header(tmp_path / "said.dcm", PatientAge="061Y", PatientSex="F")
+    assert patient_of_image(said) == DraftedPatient(age=61, sex="F")
+    assert patient_of_image(said, age=40, prior="Clear.") == DraftedPatient(age=40, sex="F", prior="Clear.")
+    assert patient_of_image(header(tmp_path / "other.dcm", PatientSex="O")) == DraftedPatient()
+    assert patient_of_image(tmp_path / "picture.png", sex="M") == DraftedPatient(sex="M")

@@ -12,16 +12,21 @@ import torch
 from fedtar_sites import learner, plan, site, write_visits
 from safetensors.torch import load_file, save_file
 
+from command_line import facts, refusal
 from medflare.aggregation.temporal import TemporalResidual
 from medflare.core.errors import ConfigError, DataError, UpdateError
 from medflare.core.hints import RoundHints
+from medflare.core.origin import Origin
+from medflare.data.drafted_patient import DraftedPatient
 from medflare.in_process.temporal_loop import agree_on_mixture, federate_visits
+from medflare.learners.fedtar.drafted_patients import open_visit_drafts
 from medflare.learners.fedtar.learner import FedTARLearner
 from medflare.learners.fedtar.result import open_result
 from medflare.learners.visit_results import score_result
 from medflare.models.peft_folder import Card, PeftFolder
 from medflare.models.report_result import load_generator
 from medflare.recipes import after_run
+from medflare.tasks.reports.drafting import draft_images, open_image
 
 CARD = Card(
     job="t", method="fedtar", run_id="r", base_model="b", fingerprint="f", sites=1, rounds=1, metrics={}
@@ -124,6 +129,73 @@ def test_single_pictures_are_drafted_without_a_patient(finished: Any, tiny_backb
     assert model.anybody is not None
     with pytest.raises(ConfigError, match="no site's own adapter"):
         load_generator(folder, personalised=folder, backbone=tiny_backbone)
+
+
+@pytest.mark.parametrize("source", ["federated", "global_fixed"])
+def test_a_picture_is_drafted_as_of_its_patient(
+    finished: Any, folders: dict[str, Path], tiny_backbone: Path, source: str
+) -> None:
+    """`medflare generate --age --sex --prior` writes what the site itself writes of that visit."""
+    site_learner, folder = finished(mixture={"source": source}, prior_context=True, max_prior_tokens=20)
+    visits = open_visit_drafts(folder, backbone=tiny_backbone, precision="fp32")
+    assert visits.personal
+    assert visits.reads_visits
+    rows = [row for row in site_learner.rows("train") if site_learner.samples.visits[row].number < 3][:8]
+    samples = site_learner.samples
+    people = [samples.patients[samples.owners[row]] for row in rows]
+    known = [
+        DraftedPatient(age=who.age, sex=who.sex, prior=samples.visits[row].prior)
+        for row, who in zip(rows, people, strict=True)
+    ]
+    assert site_learner.patients is not None
+    theirs = site_learner.patients.assigned([who.patient_id for who in people])
+    torch.testing.assert_close(visits.assigned(known), theirs)
+    images = [samples.visits[row].study.images[0] for row in rows]
+    decoding = site_learner.settings.decoding
+    opened = [
+        open_image(visits.model, image, image.name, patient=patient, personal=True)
+        for image, patient in zip(images, known, strict=True)
+    ]
+    drafts = draft_images(visits.model, decoding, opened, Origin(adapter="a"), visits.write)
+    assert [draft.report for draft in drafts] == site_learner.draft(rows, decoding)
+    assert not any("not known" in warning for draft in drafts for warning in draft.warnings)
+
+
+@pytest.mark.parametrize("settings", [{"personal": False}, {"mixture": {"source": "per_client"}}])
+def test_a_result_whose_words_do_not_depend_on_the_patient_says_so(
+    finished: Any, tiny_backbone: Path, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    _, folder = finished(visit_context=False, **settings)
+    visits = open_visit_drafts(folder, backbone=tiny_backbone, precision="fp32")
+    assert not visits.personal
+    assert not visits.reads_visits
+    assert visits.write(torch.rand(1, 1, 32, 32), [DraftedPatient()], visits.decoding)
+    given = ["generate", tmp_path / "a.png", "-r", folder, "--backbone", tiny_backbone, "--precision", "fp32"]
+    assert "do not depend on the patient" in refusal(2, *given, "--age", "60")
+    (tmp_path / "prior.txt").write_text("Clear.")
+    assert "not told of earlier visits" in refusal(2, *given, "--prior", tmp_path / "prior.txt")
+
+
+def test_the_command_takes_age_sex_and_the_report_before(
+    finished: Any, folders: dict[str, Path], tiny_backbone: Path, tmp_path: Path
+) -> None:
+    """What is not known stands beside the draft."""
+    _, folder = finished(prior_context=True)
+    picture = next((folders["site-1"] / "images").iterdir())
+    given = ["generate", picture, "-r", folder, "--backbone", tiny_backbone, "--precision", "fp32"]
+    for options, unknown in (
+        ([], "age and sex of the patient not known"),
+        (["--age", "61"], "sex of the patient not known"),
+        (["--age", "61", "--sex", "F"], ""),
+    ):
+        (draft,) = facts(*given, *options)
+        warnings = [text for text in draft["warnings"] if "of the patient not known" in text]
+        assert [text.startswith(unknown) for text in warnings] == ([True] if unknown else [])
+    assert "expected F or M" in refusal(2, *given, "--sex", "female")
+    (tmp_path / "latin.txt").write_bytes(b"Gr\xf6\xdfe normal.")
+    assert "--prior: latin.txt" in refusal(3, *given, "--prior", tmp_path / "latin.txt")
+    (tmp_path / "prior.txt").write_text("Large effusion.")
+    assert facts(*given, "--prior", tmp_path / "prior.txt")
 
 
 def test_what_a_folder_lacks_is_named(finished: Any, folders: dict[str, Path], tiny_backbone: Path) -> None:

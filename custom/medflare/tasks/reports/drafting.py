@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from medflare.core.conditions import CONDITIONS, Code
 from medflare.core.errors import DataError
 from medflare.core.origin import DRAFT, Origin
+from medflare.data.drafted_patient import DraftedPatient
 from medflare.data.images import centre
 from medflare.data.store import one_image
 from medflare.identifiers.kinds import identifier_warning
@@ -77,6 +78,7 @@ class OpenedImage:
     Attributes:
         name, warnings, plausibility: as in `ReportDraft`.
         pixels: as stored, (1, 1, s, s) in [0, 1].
+        patient: whose image it is, for a model of visits.
     """
 
     path: Path
@@ -84,10 +86,18 @@ class OpenedImage:
     pixels: Tensor
     warnings: tuple[str, ...]
     plausibility: CohortComparison | None
+    patient: DraftedPatient = field(default_factory=DraftedPatient)
 
 
 def open_image(
-    model: Drafter, path: Path, name: str, references: Sequence[Plausibility] = (), *, refuse: bool = True
+    model: Drafter,
+    path: Path,
+    name: str,
+    references: Sequence[Plausibility] = (),
+    *,
+    refuse: bool = True,
+    patient: DraftedPatient | None = None,
+    personal: bool = False,
 ) -> OpenedImage:
     """Read an image file, and compare it with the images that the model was trained on.
 
@@ -95,6 +105,8 @@ def open_image(
         name: as in `ReportDraft`.
         references: of the run's sites, as `open_references` gives them.
         refuse: whether an image that is unlike those of every site gets no draft.
+        patient: whose image it is, for a model of visits.
+        personal: whether the model's words depend on the patient's age and sex.
 
     Raises:
         DataError: the file cannot be used, is no radiograph of a chest, or is refused.
@@ -110,19 +122,44 @@ def open_image(
         )
     elif near.verdict != "like":
         warnings.append(f"unlike the images that the model was trained on: {near.words}")
-    return OpenedImage(path=path, name=name, pixels=pixels, warnings=tuple(warnings), plausibility=near)
+    patient = patient or DraftedPatient()
+    if personal and (unknown := [fact for fact in ("age", "sex") if getattr(patient, fact) is None]):
+        warnings.append(
+            f"{' and '.join(unknown)} of the patient not known, on which this model's words depend: say it "
+            "with --age and --sex"
+        )
+    return OpenedImage(
+        path=path, name=name, pixels=pixels, warnings=tuple(warnings), plausibility=near, patient=patient
+    )
+
+
+WriteVisits = Callable[[Tensor, Sequence[DraftedPatient], DecodingSettings], list[str]]
+"""Pictures (B, 1, s, s), whose they are, and the decoding -> reports, by a model of visits."""
 
 
 def draft_images(
-    model: Drafter, decoding: DecodingSettings, images: Sequence[OpenedImage], origin: Origin
+    model: Drafter,
+    decoding: DecodingSettings,
+    images: Sequence[OpenedImage],
+    origin: Origin,
+    write_visits: WriteVisits | None = None,
 ) -> list[ReportDraft]:
-    """Draft a report of each image, all of them together."""
+    """Draft a report of each image, all of them together.
+
+    Args:
+        write_visits: how a model of visits writes, which asks whose images they are.
+    """
     if not images:
         return []
     pixels = torch.cat([image.pixels for image in images])
     size = model.settings.encoder.image_size
     with model.evaluating(), torch.no_grad():
-        texts, codes = model.generate(centre(pixels, size).to(model.device), decoding)
+        pictures = centre(pixels, size).to(model.device)
+        if write_visits is None:
+            texts, codes = model.generate(pictures, decoding)
+        else:
+            texts = write_visits(pictures, [image.patient for image in images], decoding)
+            codes = torch.zeros(len(images), len(CONDITIONS), dtype=torch.long)
     return [
         ReportDraft(
             image=image.path,
