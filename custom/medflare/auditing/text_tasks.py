@@ -87,8 +87,8 @@ def audited_task(task: str, result: Path) -> AuditedTask[Any]:
     known = AUDITED.get(task)
     if known is None or not (result / f"{known.open.task}.json").is_file():
         raise ConfigError(
-            f"{result}: holds no adapter of a frozen language model (task '{task}'). An audit compares such a "
-            f"model with and without its adapter, of the tasks {', '.join(sorted(AUDITED))}."
+            f"{result}: holds no adapter of a frozen language model (task '{task}'). An audit compares a "
+            f"model with and without one, of the tasks {', '.join(sorted(AUDITED))}."
         )
     return known
 
