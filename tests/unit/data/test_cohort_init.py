@@ -69,6 +69,14 @@ def sheet_of_notes(root: Path) -> Path:
     return root
 
 
+def text_files(root: Path) -> Path:
+    (root / "2024").mkdir(parents=True)
+    for name in ("a.txt", "2024/b.txt", "2024/c.txt"):
+        (root / name).write_text(f"Asthma, note {name}.")
+    (root / "list.csv").write_text("file\na\n")
+    return root
+
+
 LAYOUTS: dict[str, tuple[str, Callable[[Path], Path], int]] = {
     "own manifest": ("manifest", cohort_folders.manifest, 6),
     "table of studies": ("manifest", csv_of_studies, 6),
@@ -88,6 +96,7 @@ LAYOUTS: dict[str, tuple[str, Callable[[Path], Path], int]] = {
     "sheets of questions": ("questions_jsonl", spreadsheet_of_questions, 6),
     "export of reports": ("summaries_jsonl", export_of_reports, 4),
     "sheet of notes": ("notes_jsonl", sheet_of_notes, 3),
+    "text files": ("brat", text_files, 3),
 }
 
 

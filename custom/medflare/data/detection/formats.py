@@ -199,6 +199,13 @@ def _text_table(folder: Folder) -> CohortGuess | None:
     return None
 
 
+def _plain_notes(folder: Folder) -> CohortGuess | None:
+    """Return how text files are read that are most of a folder's; BRAT's reader takes them without marks."""
+    if 2 * len(folder.having(".txt")) <= len(folder.files):
+        return None
+    return _notes("brat", "text files without annotation", tasks=[])
+
+
 def _report_columns(columns: list[str], rows: list[dict[str, Any]]) -> dict[str, str]:
     """Return the columns of a table of reports that has no images: study, and report or its sections."""
     lowered = {column.lower(): column for column in columns}
@@ -229,5 +236,6 @@ DETECTORS: tuple[Callable[[Folder], CohortGuess | None], ...] = (
     _studies_table,
     _dicom,
     _text_table,
+    _plain_notes,
 )
 """From the most specific layout to the least."""
