@@ -118,7 +118,7 @@ def _notes(format: str, reason: str, **settings: Any) -> CohortGuess:
     remark = (
         "Labels other than those of the inventory need 'label_map'; `medflare cohort inspect` names them."
         if settings.get("tasks") is None
-        else "The texts carry no marks: 'tasks: []' reads them as input of an extraction."
+        else "The texts carry no marks: 'tasks: []' reads them for `medflare extract -f`."
     )
     return CohortGuess(
         format=format, settings=settings, reasons={"format": f"the folder has {reason}"}, remarks=(remark,)

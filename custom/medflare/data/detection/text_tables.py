@@ -119,7 +119,7 @@ def _notes(columns: Sequence[str], rows: Sequence[TableRow]) -> CohortGuess | No
         format="notes_jsonl",
         settings=_columns({"text": text}, notes_jsonl.FIELDS, columns, rows) | {"tasks": []},
         reasons={"format": f"notes without marks ('{text}', {words[text]:.0f} words in the mean)"},
-        remarks=("The texts carry no marks: 'tasks: []' reads them as input of an extraction.",),
+        remarks=("The texts carry no marks: 'tasks: []' reads them for `medflare extract -f`.",),
     )
 
 
