@@ -49,6 +49,7 @@ def test_adapter(
     from medflare.data.settings.site import load_site, load_site_file
     from medflare.federation.server.scorer import SERVER
     from medflare.recipes.after_run import is_result_folder
+    from medflare.reporting.metric_names import display_name
     from medflare.reporting.tables import results_table
 
     if adapter != "final" and is_result_folder(named):
@@ -78,7 +79,7 @@ def test_adapter(
     rows = [row for row in rows_to_show(evaluations) if row.site in chosen and row.split == how["split"]]
     console.print(results_table(rows, SHOWN))
     for metric, why in {m: w for item in evaluations for m, w in item.skipped_metrics.items()}.items():
-        console.print(f"{metric}: {why}", style="dim")
+        console.print(f"{display_name(metric)}: {why}", style="dim")
     batch.finish()
 
 

@@ -51,6 +51,8 @@ NAMES: dict[str, str] = {
     "first_visit_changes": "changes at a first visit",
     "parse_failure_rate": "unreadable outputs",
     "duplicate_rate": "repeated items",
+    **{"ner/": "NER by type", "re_gold/": "RE by type", "re_e2e/": "RE end to end by type"},
+    **{"bertscore": "BERTScore", "chexbert": "CheXbert", "radgraph": "RadGraph"},
     "bertscore_f1": "BERTScore F1",
     "chexbert_f1": "CheXbert F1",
     "chexbert_micro_f1": "CheXbert micro F1",
