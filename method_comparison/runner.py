@@ -22,7 +22,7 @@ from medflare.core.errors import ConfigError
 from method_comparison.comparison_table import Run
 from method_comparison.configuration import SCHEMA, Configuration, Selection, known, read_configuration
 from method_comparison.progress import ERROR, OutOfTimeError, UnitProgress, has_checkpoint
-from method_comparison.result import Result, ResultStore
+from method_comparison.result import FILE, Result, ResultStore
 from method_comparison.tasks import make_task
 from method_comparison.tasks.base import AnyTask, Unit
 from method_comparison.tasks.needed import NotHereError
@@ -184,9 +184,11 @@ def run_units(
             say("stopped, as the time is over; the same command goes on.")
             break
         with store.claim(partition, method, seed) as partial:
-            if partial is None:
-                continue
             told = f"{partition} {method} seed {seed}"
+            if partial is None:
+                if not (store.unit_folder(partition, method, seed) / FILE).is_file():
+                    say(f"{told}: another process trains it")
+                continue
             try:
                 inputs = comparison.task.inputs(comparison.settings, comparison.own[method], partition)
                 progress = UnitProgress(partial, comparison.fingerprint(method), ends, inputs)

@@ -218,8 +218,15 @@ def test_a_unit_that_another_process_trains_is_left_to_it(tmp_path: Path) -> Non
     out, comparison = tmp_path / "out", Comparison.read("toy", Selection(seeds=(0,)))
     with ResultStore(out, "toy").claim("all", "plain", 0) as folder:
         assert folder is not None
-        run_units(comparison, out)
+        said: list[str] = []
+        run_units(comparison, out, say=said.append)
     assert Toy.trained == [("better", 0)]
+    assert said[0] == "all plain seed 0: another process trains it"
+    said.clear()
+    run_units(comparison, out, say=said.append)
+    assert [line.split(":")[0] for line in said] == ["all plain seed 0"], (
+        "what is complete is not named again"
+    )
 
 
 def damaged(path: Path, **change: Any) -> None:
