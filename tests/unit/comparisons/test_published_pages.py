@@ -58,8 +58,13 @@ def test_a_page_is_what_its_command_writes(
 @pytest.mark.parametrize(
     ("page", "heading", "comparison", "runs"),
     [
-        ("README.md", "## A real model on real notes", "real_entities", ["0", "0,1,2"]),
-        ("docs/results/real_notes.md", "## Entities of all", "real_entities", ["0", "0,1", "0,1,2"]),
+        ("README.md", "## A real model on real notes", "real_entities", ["0", "0,1,2", "0,1,2,3,4"]),
+        (
+            "docs/results/real_notes.md",
+            "## Entities of all",
+            "real_entities",
+            ["0", "0,1", "0,1,2", "0,1,2,3,4"],
+        ),
         ("docs/results/real_notes.md", "## Twenty notes", "few_real_notes", ["0", "0,1", "0,1,2"]),
         ("docs/results/real_notes.md", "## All notes with modifiers", "real_notes", ["0", "0,1", "0,1,2"]),
     ],
