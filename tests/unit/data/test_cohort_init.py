@@ -131,6 +131,33 @@ def test_tables_of_texts_are_read_by_their_own_columns(tmp_path: Path) -> None:
     assert [item.note_id for item in cohort.notes] == ["n0", "n1", "n2"]
 
 
+@pytest.mark.parametrize(
+    ("head", "row", "format", "chosen"),
+    [
+        (
+            "Frage,Antwort A,Antwort B,Richtig",
+            "Was hilft?,Salbutamol,Insulin,A",
+            "questions_jsonl",
+            {"question": "Frage", "options": ["Antwort A", "Antwort B"], "answer": "Richtig"},
+        ),
+        (
+            "Befund,Beurteilung",
+            "Erguss rechts mit 3 cm.,Pleuraerguss.",
+            "summaries_jsonl",
+            {"source": "Befund", "target": "Beurteilung"},
+        ),
+    ],
+)
+def test_german_names_of_columns_are_known(
+    head: str, row: str, format: str, chosen: dict[str, object], tmp_path: Path
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/export.csv").write_text(f"{head}\n{row}\n", encoding="utf-8")
+    init = facts("cohort", "init", tmp_path / "data", "--out", tmp_path / "site.yaml")
+    assert (init["format"], init["settings"]["columns"]) == (format, chosen)
+    assert init["problems"] == []
+
+
 @pytest.mark.parametrize("columns", ["question,answer,a", "question,answer,b,c", "findings,note", "name"])
 def test_a_table_of_something_else_is_no_table_of_texts(columns: str, tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text(f"{columns}\n" + ",".join("1" for _ in columns.split(",")) + "\n")

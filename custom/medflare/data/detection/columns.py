@@ -16,14 +16,14 @@ from medflare.data.splits import split_name
 NAMES: dict[str, re.Pattern[str]] = {
     "patient_id": re.compile(r"patient|subject|person|\bmrn\b|^pid$", re.IGNORECASE),
     "study_id": re.compile(r"study|accession|exam|^u?id$|^case", re.IGNORECASE),
-    "age": re.compile(r"^(patient_?)?age(_|$)", re.IGNORECASE),
-    "sex": re.compile(r"^(patient_?)?(sex|gender)$", re.IGNORECASE),
+    "age": re.compile(r"^(patient_?)?(age|alter|âge)(_|$)", re.IGNORECASE),
+    "sex": re.compile(r"^(patient_?)?(sexe?|gender|geschlecht)$", re.IGNORECASE),
     "view": re.compile(r"^view", re.IGNORECASE),
     "day": re.compile(r"^(day|offset)", re.IGNORECASE),
-    "date": re.compile(r"date", re.IGNORECASE),
+    "date": re.compile(r"date|datum", re.IGNORECASE),
     "split": re.compile(r"^(split|set|subset|partition)$", re.IGNORECASE),
 }
-REPORT_WORDS = ("findings", "impression", "report", "radiology_text", "text")
+REPORT_WORDS = ("findings", "impression", "report", "radiology_text", "befund", "text")
 SITE_NAMES = re.compile(r"^(site|hospital|cent(er|re)|institution|clinic)(_?(id|name))?$", re.IGNORECASE)
 MOST_SITES = 50
 SAMPLED = 400

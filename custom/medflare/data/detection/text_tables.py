@@ -16,12 +16,15 @@ from medflare.data.readers import notes_jsonl, questions_jsonl, summaries_jsonl
 from medflare.data.readers.fields import parse_integer
 from medflare.data.readers.tables import ColumnMap, TableRow, read_table
 
-QUESTION = ("question", "question_text", "stem", "vignette")
+QUESTION = ("question", "question_text", "stem", "vignette", "frage")
 OPTIONS = ("options", "choices", "answer_choices")
-OPTION = re.compile(r"^(?:option|opt|op|choice|answer|ans)?_?([a-j]|\d)$")
-ANSWER = ("answer_idx", "answer", "answer_index", "correct", "correct_answer", "correct_option", "key", "cop")
-SOURCE = ("source", "findings", "finding")
-TARGET = ("target", "impression", "impressions", "conclusion", "summary")
+OPTION = re.compile(r"^(?:option|opt|op|choice|answer|ans|antwort|réponse)?_?([a-j]|\d)$")
+ANSWER = (
+    *("answer_idx", "answer", "answer_index", "correct", "correct_answer", "correct_option", "key", "cop"),
+    *("richtig", "lösung", "réponse"),
+)
+SOURCE = ("source", "findings", "finding", "befund", "résultats")
+TARGET = ("target", "impression", "impressions", "conclusion", "summary", "beurteilung")
 TEXT = ("text", "note", "note_text", "report", "report_text", "transcription", "document", "letter")
 ID = ("doc_id", "note_id", "question_id", "summary_id", "document_id", "id", "uid")
 LEAST_WORDS = 8
