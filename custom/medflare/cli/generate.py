@@ -98,7 +98,8 @@ def generate(
     folder = adapter_folder(result)
     options: dict[str, Any] = {"backbone": backbone, "precision": precision, "device": device_of(device)}
     visits = open_visit_drafts(folder, **options) if is_of_visits(folder) and personalised is None else None
-    before = _prior(folder, visits, age, sex, prior)
+    _check_options(folder, visits, age, sex, prior)
+    before = None if prior is None else _report_before(prior)
     model, decoding = (
         load_generator(folder, personalised=personalised, **options)
         if visits is None
@@ -123,7 +124,7 @@ def generate(
                     references,
                     refuse=not implausible,
                     patient=patient,
-                    personal=bool(visits and visits.personal),
+                    depends_on=visits.depends_on if visits else (),
                 )
                 opened.append(image)
         for draft in draft_images(model, decoding, opened, origin, visits.write if visits else None):
@@ -142,34 +143,34 @@ def generate(
     batch.finish()
 
 
-def _prior(
+def _check_options(
     folder: Path, visits: VisitDrafts | None, age: float | None, sex: str | None, prior: Path | None
-) -> str | None:
-    """Return the report before; None for a first visit.
+) -> None:
+    """Raise ConfigError for what is said of a patient to a model whose words do not depend on it."""
+    from medflare.core.errors import ConfigError
 
-    Raises:
-        ConfigError: an option that does not fit the model; DataError: the report before cannot be read.
-    """
-    from medflare.core.errors import ConfigError, DataError
+    given = {"age": age, "sex": sex, "prior": prior}
+    named = [name for name, value in given.items() if value is not None]
+    if named and visits is None:
+        options = ", ".join(f"--{name}" for name in named)
+        raise ConfigError(f"{options}: goes with a result of FedTAR, and {folder} is of another method.")
+    if sex not in (None, "F", "M"):
+        raise ConfigError(f"--sex {sex}: expected F or M; leave it out where it is not known.")
+    if visits is None:
+        return
+    read = {*visits.depends_on, *(["prior"] if visits.reads_visits else [])}
+    if unread := [f"--{name}" for name in named if name not in read]:
+        raise ConfigError(f"{', '.join(unread)}: the words of this model do not depend on it; leave it out.")
+
+
+def _report_before(path: Path) -> str:
+    """Return the text of the report of the visit before; DataError where it cannot be read."""
+    from medflare.core.errors import DataError
     from medflare.data.readers.annotated import read_text
     from medflare.data.records import RecordError
 
-    who = {"--age": age is not None, "--sex": sex is not None}
-    named = ", ".join(option for option, given in {**who, "--prior": prior is not None}.items() if given)
-    if named and visits is None:
-        raise ConfigError(f"{named}: goes with a result of FedTAR, and {folder} is of another method.")
-    if sex not in (None, "F", "M"):
-        raise ConfigError(f"--sex {sex}: expected F or M; leave it out where it is not known.")
-    if visits is not None and any(who.values()) and not visits.personal:
-        raise ConfigError(f"{named}: the words of this model do not depend on the patient; leave it out.")
-    if visits is None or prior is None:
-        return None
-    if not visits.reads_visits:
-        raise ConfigError(
-            "--prior: this model was not told of earlier visits (`visit_context`); leave it out."
-        )
     try:
-        return " ".join(read_text(prior).split())
+        return " ".join(read_text(path).split())
     except RecordError as error:
         raise DataError(f"--prior: {error}") from None
 

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
 _SPLIT = re.compile(r"[\s'\"\\]")
 _UNFIT = re.compile(r"[^\w.-]+")
-LONGEST = 100
-"""Characters of a name that an id gives; file systems take 255 bytes."""
+LONGEST = 50
+"""Characters of a name that an id gives; file systems take 255 bytes, a letter is up to four."""
 
 
 def is_split_by_flare(path: Path) -> bool:
@@ -30,13 +31,12 @@ def names_for_ids(ids: Iterable[str]) -> list[str]:
 
     An id of letters, digits, dots, dashes and underscores is its own name; what else it has becomes "_".
     """
-    names, taken = [], set[str]()
+    names, taken, numbers = [], set[str](), Counter[str]()
     for text in ids:
         name = stem = _UNFIT.sub("_", text).strip(".")[:LONGEST] or "_"
-        number = 1
         while name.casefold() in taken:
-            number += 1
-            name = f"{stem}-{number}"
+            numbers[stem.casefold()] += 1
+            name = f"{stem}-{numbers[stem.casefold()] + 1}"
         taken.add(name.casefold())
         names.append(name)
     return names

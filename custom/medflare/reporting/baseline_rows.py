@@ -25,7 +25,7 @@ class BaselineRow:
     Attributes:
         trained_at: the site that trained alone.
         tested_at: the site whose records were tested; role: its part in the federated run.
-        federated, alone: None where it was not computed.
+        federated: None where it was not computed.
         difference: paired over the records; None where it was not computed, as for too few of them.
     """
 
@@ -35,7 +35,7 @@ class BaselineRow:
     adapter: str
     metric: str
     federated: Estimate | None
-    alone: Estimate | None
+    alone: Estimate
     difference: ComparisonRecord | None
 
     @property

@@ -9,6 +9,7 @@ import pytest
 from pydicom.dataset import FileDataset, FileMetaDataset
 from pydicom.uid import ExplicitVRLittleEndian, SecondaryCaptureImageStorage, generate_uid
 
+from medflare.core.errors import DataError
 from medflare.data.chest_radiograph import chest_radiograph_warnings
 from medflare.data.drafted_patient import DraftedPatient, patient_of_image
 from medflare.data.images import DecodeError
@@ -86,4 +87,8 @@ def test_the_patient_of_a_draft_is_who_the_header_says(tmp_path: Path) -> None:
     assert patient_of_image(said) == DraftedPatient(age=61, sex="F")
     assert patient_of_image(said, age=40, prior="Clear.") == DraftedPatient(age=40, sex="F", prior="Clear.")
     assert patient_of_image(header(tmp_path / "other.dcm", PatientSex="O")) == DraftedPatient()
+    assert patient_of_image(header(tmp_path / "old.dcm", PatientAge="999Y")) == DraftedPatient()
+    (tmp_path / "none.dcm").write_text("no DICOM")
+    with pytest.raises(DataError, match=r"none\.dcm: cannot be decoded"):
+        patient_of_image(tmp_path / "none.dcm")
     assert patient_of_image(tmp_path / "picture.png", sex="M") == DraftedPatient(sex="M")

@@ -59,6 +59,7 @@ def export_of_reports(root: Path) -> Path:
     text = "\n".join(["Accession;Patient ID;Findings;Impression", *rows])
     (root / "reports.csv").write_bytes(text.encode("cp1252"))
     (root / "devices.csv").write_text("device,room\nAX1,3\n")
+    (root / "archive.csv.gz").write_bytes(b"\x1f\x8b cut off")
     return root
 
 

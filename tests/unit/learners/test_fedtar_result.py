@@ -12,7 +12,7 @@ import torch
 from fedtar_sites import learner, plan, site, write_visits
 from safetensors.torch import load_file, save_file
 
-from command_line import facts, refusal
+from command_line import facts, medflare, refusal
 from medflare.aggregation.temporal import TemporalResidual
 from medflare.core.errors import ConfigError, DataError, UpdateError
 from medflare.core.hints import RoundHints
@@ -138,7 +138,7 @@ def test_a_picture_is_drafted_as_of_its_patient(
     """`medflare generate --age --sex --prior` writes what the site itself writes of that visit."""
     site_learner, folder = finished(mixture={"source": source}, prior_context=True, max_prior_tokens=20)
     visits = open_visit_drafts(folder, backbone=tiny_backbone, precision="fp32")
-    assert visits.personal
+    assert visits.depends_on == ("age", "sex")
     assert visits.reads_visits
     rows = [row for row in site_learner.rows("train") if site_learner.samples.visits[row].number < 3][:8]
     samples = site_learner.samples
@@ -153,12 +153,19 @@ def test_a_picture_is_drafted_as_of_its_patient(
     images = [samples.visits[row].study.images[0] for row in rows]
     decoding = site_learner.settings.decoding
     opened = [
-        open_image(visits.model, image, image.name, patient=patient, personal=True)
+        open_image(visits.model, image, image.name, patient=patient, depends_on=visits.depends_on)
         for image, patient in zip(images, known, strict=True)
     ]
     drafts = draft_images(visits.model, decoding, opened, Origin(adapter="a"), visits.write)
     assert [draft.report for draft in drafts] == site_learner.draft(rows, decoding)
     assert not any("not known" in warning for draft in drafts for warning in draft.warnings)
+
+
+def test_a_profile_without_sex_asks_for_none(finished: Any, tiny_backbone: Path) -> None:
+    _, folder = finished(profile={"sex": False})
+    visits = open_visit_drafts(folder, backbone=tiny_backbone, precision="fp32")
+    assert visits.depends_on == ("age",)
+    assert DraftedPatient(sex="F").lacks(visits.depends_on) == ["age"]
 
 
 @pytest.mark.parametrize("settings", [{"personal": False}, {"mixture": {"source": "per_client"}}])
@@ -167,13 +174,13 @@ def test_a_result_whose_words_do_not_depend_on_the_patient_says_so(
 ) -> None:
     _, folder = finished(visit_context=False, **settings)
     visits = open_visit_drafts(folder, backbone=tiny_backbone, precision="fp32")
-    assert not visits.personal
+    assert visits.depends_on == ()
     assert not visits.reads_visits
     assert visits.write(torch.rand(1, 1, 32, 32), [DraftedPatient()], visits.decoding)
     given = ["generate", tmp_path / "a.png", "-r", folder, "--backbone", tiny_backbone, "--precision", "fp32"]
-    assert "do not depend on the patient" in refusal(2, *given, "--age", "60")
+    assert "--age: the words of this model do not depend on it" in refusal(2, *given, "--age", "60")
     (tmp_path / "prior.txt").write_text("Clear.")
-    assert "not told of earlier visits" in refusal(2, *given, "--prior", tmp_path / "prior.txt")
+    assert "--prior: the words of this model do not" in refusal(2, *given, "--prior", tmp_path / "prior.txt")
 
 
 def test_the_command_takes_age_sex_and_the_report_before(
@@ -192,6 +199,11 @@ def test_the_command_takes_age_sex_and_the_report_before(
         warnings = [text for text in draft["warnings"] if "of the patient not known" in text]
         assert [text.startswith(unknown) for text in warnings] == ([True] if unknown else [])
     assert "expected F or M" in refusal(2, *given, "--sex", "female")
+    (tmp_path / "cut.dcm").write_bytes(b"\0" * 128 + b"DICM" + b"\xff" * 40)
+    done = medflare(*given, tmp_path / "cut.dcm", "--json")
+    assert (done.exit_code, len(json.loads(done.stdout))) == (7, 1), "a broken file costs no other its draft"
+    assert "left out: " in done.stderr
+    assert "cut.dcm: cannot be decoded" in done.stderr
     (tmp_path / "latin.txt").write_bytes(b"Gr\xf6\xdfe normal.")
     assert "--prior: latin.txt" in refusal(3, *given, "--prior", tmp_path / "latin.txt")
     (tmp_path / "prior.txt").write_text("Large effusion.")

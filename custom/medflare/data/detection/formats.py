@@ -194,9 +194,7 @@ def _dicom(folder: Folder) -> CohortGuess | None:
 
 
 def _text_table(folder: Folder) -> CohortGuess | None:
-    with suppress(DataError):
-        return guess_text_tables(tables_in(folder.root))
-    return None
+    return guess_text_tables(tables_in(folder.root))
 
 
 def _plain_notes(folder: Folder) -> CohortGuess | None:

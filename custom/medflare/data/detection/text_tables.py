@@ -10,6 +10,7 @@ from pathlib import Path
 from string import ascii_lowercase
 from typing import Any
 
+from medflare.core.errors import DataError
 from medflare.data.detection.columns import SAMPLED, guess_sites, mean_words, named_columns, values_of
 from medflare.data.detection.guess import CohortGuess
 from medflare.data.readers import notes_jsonl, questions_jsonl, summaries_jsonl
@@ -34,10 +35,7 @@ LEAST_WORDS = 8
 def guess_text_tables(paths: Sequence[Path]) -> CohortGuess | None:
     """Return how a folder's tables with one text a row are read; None where none of them holds texts.
 
-    Where they do not all hold the same, the first that holds texts is named in `file`.
-
-    Raises:
-        DataError: a file cannot be read as a table.
+    Where they do not all hold the same, or one cannot be read, the first that holds texts is named in `file`.
     """
     guesses = {path: guess for path in paths if (guess := _guess(path)) is not None}
     if not guesses:
@@ -51,7 +49,10 @@ def guess_text_tables(paths: Sequence[Path]) -> CohortGuess | None:
 
 
 def _guess(path: Path) -> CohortGuess | None:
-    columns, rows, _ = read_table(path)
+    try:
+        columns, rows, _ = read_table(path)
+    except DataError:
+        return None
     rows = rows[:SAMPLED]
     for guess in (_questions(columns, rows), _summaries(columns, rows), _notes(columns, rows)):
         if guess is not None:

@@ -36,14 +36,16 @@ class VisitDrafts:
     settings: FedTARSettings
 
     @property
-    def personal(self) -> bool:
-        """Whether the words depend on the patient's age and sex.
+    def depends_on(self) -> tuple[str, ...]:
+        """Those of "age" and "sex" that the words depend on.
 
-        They do not without personalisation, nor where mixtures or profiles need what stayed at the sites.
+        None without personalisation, nor where mixtures or profiles need what stayed at the sites.
         """
         agreed = self.settings.mixture.source == "global_fixed" or self.facts.mixture is not None
-        known = agreed and not self.settings.profile.hash_feature
-        return self.model.patient is not None and self.settings.personal and known
+        profile = self.settings.profile
+        if self.model.patient is None or not (self.settings.personal and agreed) or profile.hash_feature:
+            return ()
+        return tuple(name for name in profile.names if name in ("age", "sex"))
 
     @property
     def reads_visits(self) -> bool:
@@ -53,16 +55,16 @@ class VisitDrafts:
     def write(
         self, pictures: Tensor, patients: Sequence[DraftedPatient], decoding: DecodingSettings
     ) -> list[str]:
-        """Return a report of each picture (B, 1, s, s).
+        """Return a report of each picture (B, 1, s, s)."""
+        assigned = self.assigned(patients) if self.depends_on else None
+        return self.model.draft_pictures(pictures, decoding, assigned, [who.prior for who in patients])
+
+    def assigned(self, patients: Sequence[DraftedPatient]) -> Tensor:
+        """Return q_p (B, K) by the run's mixture, a row for each patient; covariates count as unknown.
 
         Raises:
             DataError: an age that nobody has.
         """
-        assigned = self.assigned(patients) if self.personal else None
-        return self.model.draft_pictures(pictures, decoding, assigned, [who.prior for who in patients])
-
-    def assigned(self, patients: Sequence[DraftedPatient]) -> Tensor:
-        """Return q_p (B, K) by the run's mixture, a row for each patient; covariates count as unknown."""
         names = [f"{number:06d}" for number in range(len(patients))]
         studies = [
             Study(study_id=name, patient_id=name, images=(), report="", age=patient.age, sex=patient.sex)

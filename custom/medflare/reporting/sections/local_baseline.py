@@ -45,7 +45,7 @@ def summary(record: RunRecord) -> str:
 def _sentence(row: BaselineRow) -> str:
     """Return what federating changed at the site itself; "" elsewhere or without a paired difference."""
     gap = row.difference
-    if row.tested_at != row.trained_at or gap is None or row.federated is None or row.alone is None:
+    if row.tested_at != row.trained_at or gap is None or row.federated is None:
         return ""
     change = difference(gap.value, gap.low, gap.high)
     adapter = f" ({row.adapter} adapter)" if row.adapter != "none" else ""

@@ -97,7 +97,7 @@ def open_image(
     *,
     refuse: bool = True,
     patient: DraftedPatient | None = None,
-    personal: bool = False,
+    depends_on: Sequence[str] = (),
 ) -> OpenedImage:
     """Read an image file, and compare it with the images that the model was trained on.
 
@@ -106,7 +106,7 @@ def open_image(
         references: of the run's sites, as `open_references` gives them.
         refuse: whether an image that is unlike those of every site gets no draft.
         patient: whose image it is, for a model of visits.
-        personal: whether the model's words depend on the patient's age and sex.
+        depends_on: which of "age" and "sex" of the patient the model's words depend on.
 
     Raises:
         DataError: the file cannot be used, is no radiograph of a chest, or is refused.
@@ -123,10 +123,11 @@ def open_image(
     elif near.verdict != "like":
         warnings.append(f"unlike the images that the model was trained on: {near.words}")
     patient = patient or DraftedPatient()
-    if personal and (unknown := [fact for fact in ("age", "sex") if getattr(patient, fact) is None]):
+    if unknown := patient.lacks(depends_on):
+        options = " and ".join(f"--{fact}" for fact in unknown)
         warnings.append(
             f"{' and '.join(unknown)} of the patient not known, on which this model's words depend: say it "
-            "with --age and --sex"
+            f"with {options}"
         )
     return OpenedImage(
         path=path, name=name, pixels=pixels, warnings=tuple(warnings), plausibility=near, patient=patient
