@@ -18,6 +18,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from medflare.deployment.preflight.base import Check
+
 YEAR = timedelta(days=365)
 PATIENT = 60.0
 """Seconds to wait for an answer that comes at once."""
@@ -137,3 +139,11 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
     with suppress(OSError):
         while part := source.recv(4096):
             target.sendall(part)
+
+
+def says(check: Check, outcome: str, found: str, remedy: str = "") -> None:
+    """Assert what a check came to, what it found, and what it tells to do."""
+    assert check.outcome == outcome, check
+    assert found in check.found
+    assert outcome == "ok" or (check.expected and check.remedy)
+    assert remedy in check.remedy

@@ -142,7 +142,7 @@ def _too_few_sites(
         )
     else:
         yield (
-            f"so many sites take part: {len(sites)}, and the policy of these wants more: {refusals}. "
+            f"{len(sites)} site(s) take part, fewer than the policy of these asks for: {refusals}. "
             "`medflare cohort init A B C` writes a file of several hospitals. For a trial of fewer on this "
             "machine, lower policy.min_sites in site.yaml."
         )

@@ -149,12 +149,12 @@ def test_a_hospital_alone_whose_policy_wants_others_is_told_before_anything_star
     text = site_file.read_text().replace("site-1: {", "site-1: {policy: {min_sites: 3}, ")
     site_file.write_text(text)
     asked = refusal(2, "run", JOBS / "fedmrg", "-f", site_file, "-w", tmp_path / "ws", "--sites", "site-1")
-    assert "so many sites take part: 1, and the policy of these wants more: site-1 (3)" in asked
+    assert "1 site(s) take part, fewer than the policy of these asks for: site-1 (3)" in asked
     assert "For a trial of fewer on this machine, lower policy.min_sites" in asked
     known = simulate.described_sites(tmp_path, site_file)
     job = simulate.override(simulate.read_job(JOBS / "fedmrg"), {"min_responses": 1})
     assert run_check.check_run(job, known, ["site-1", "site-2"], tmp_path)[1] == ["site-1", "site-2"]
-    with pytest.raises(ConfigError, match=r"wants more: site-1 \(3\)"):
+    with pytest.raises(ConfigError, match=r"2 site\(s\) take part, fewer .* site-1 \(3\)"):
         run_check.check_run(
             simulate.override(job, {"min_responses": None}), known, ["site-1", "site-2"], tmp_path
         )
