@@ -151,8 +151,8 @@ def test_no_ability_is_looked_for_by_the_name_of_an_attribute() -> None:
 OWN_TYPES = {
     "aggregation/__init__.py": "what another package offers as a rule",
     "aggregation/base.py": "the registry of capabilities: `capability` and `class_capability`",
-    "cli/cohort_make.py": "any value of a settings model, written as YAML",
     "core/variables.py": "any value of a settings model, read from YAML",
+    "data/partition/partitioning.py": "any value of a settings model, written as YAML",
     "data/settings/site.py": "one entry of YAML or a list of them",
     "learners/registry.py": "what another package offers as a method",
     "protections/registry.py": "what another package offers as a protection",

@@ -10,7 +10,6 @@ from typing import Any
 import typer
 
 from medflare.cli.output import JSON_OPTION, plain_errors, print_json
-from medflare.core.config import Settings
 
 OVERWRITE = typer.Option(
     False, "--overwrite", help="Replace what this command made there before, with all that is in the folder."
@@ -41,13 +40,15 @@ def partition(
 ) -> None:
     """Deals one pooled cohort to several sites, by patient, and reports how much they differ.
 
+    What its site.yaml says beside the records (model, knowledge, policy, device) is said for each of them.
+
     [bold]Examples[/bold]: medflare cohort partition iu.yaml parts --sites 10 --method dirichlet --alpha 0.3
     medflare cohort partition medmcqa.yaml parts --sites 20 --method class
     """
     from medflare.cli.cohort_view import print_heterogeneity
     from medflare.core.errors import ConfigError
     from medflare.data.load import load_cohort
-    from medflare.data.partition.partitioning import PARTITION, SITE_FILE
+    from medflare.data.partition.partitioning import PARTITION, SITE_FILE, settings_of_pool
     from medflare.data.partition.studies import PartitionPlan
     from medflare.data.settings.site import load_site_file
 
@@ -61,15 +62,16 @@ def partition(
     if by_findings and not texts:
         raise ConfigError("--by-findings goes with summaries; studies are dealt by their labels anyway.")
     with PARTITION.building(out, overwrite) as folder:
+        more = settings_of_pool(config, folder)
         if cohort.notes:
-            facts = _deal_notes(cohort, folder, names, method or "iid", seed)
+            facts = _deal_notes(cohort, more, folder, names, method or "iid", seed)
         elif texts:
-            facts = _deal_texts(cohort, config, folder, names, method or "iid", alpha, seed, by_findings)
+            facts = _deal_texts(cohort, more, folder, names, method or "iid", alpha, seed, by_findings)
         else:
             plan = PartitionPlan(
                 sites=names, method=method or "random_stratified", alpha=alpha, seed=seed, scanners=scanners
             )
-            facts = _deal_studies(cohort, config, folder, plan)
+            facts = _deal_studies(cohort, config.cohort, more, folder, plan)
     path = out / SITE_FILE
     if as_json:
         print_json({"site_file": str(path), **facts})
@@ -78,22 +80,20 @@ def partition(
     typer.echo(f"site file: {path}")
 
 
-def _deal_studies(cohort: Any, config: Any, out: Path, plan: Any) -> dict[str, Any]:
-    from medflare.core.errors import ConfigError
+def _deal_studies(cohort: Any, pool: Any, more: dict[str, Any], out: Path, plan: Any) -> dict[str, Any]:
     from medflare.data.heterogeneity import heterogeneity
     from medflare.data.load import load_cohort
-    from medflare.data.partition.studies import write_partition
+    from medflare.data.partition.studies import one_reading, write_partition
     from medflare.data.settings.site import load_site_file
 
-    visits = config.cohort[0].visits
-    if any(part.visits != visits for part in config.cohort):
-        raise ConfigError("the pooled cohorts have different 'visits'; deal them one after the other.")
-    path = write_partition(cohort.studies, plan, out, visits)
+    path = write_partition(cohort.studies, plan, out, one_reading(pool), more)
     dealt = {name: load_cohort(config).studies for name, config in load_site_file(path).items()}
     return heterogeneity({name: studies for name, studies in dealt.items() if studies})
 
 
-def _deal_notes(cohort: Any, out: Path, sites: tuple[str, ...], method: str, seed: int) -> dict[str, Any]:
+def _deal_notes(
+    cohort: Any, more: dict[str, Any], out: Path, sites: tuple[str, ...], method: str, seed: int
+) -> dict[str, Any]:
     from medflare.core.errors import ConfigError
     from medflare.data.partition.notes import partition_notes, write_notes_partition
     from medflare.data.partition.texts import TextPlan
@@ -102,13 +102,13 @@ def _deal_notes(cohort: Any, out: Path, sites: tuple[str, ...], method: str, see
     if cohort.studies or cohort.questions or cohort.summaries:
         raise ConfigError("the pooled cohort has notes and other records; deal them one after the other.")
     plan = TextPlan(sites=sites, method=method, seed=seed)
-    write_notes_partition(cohort.notes, plan, out)
+    write_notes_partition(cohort.notes, plan, out, more)
     return notes_heterogeneity(partition_notes(cohort.notes, plan))
 
 
 def _deal_texts(
     cohort: Any,
-    config: Any,
+    more: dict[str, Any],
     out: Path,
     sites: tuple[str, ...],
     method: str,
@@ -116,7 +116,6 @@ def _deal_texts(
     seed: int,
     by_findings: bool,
 ) -> dict[str, Any]:
-    """Questions or summaries; every site gets the pooled cohort's `knowledge` too."""
     from medflare.core.errors import ConfigError
     from medflare.data.partition.texts import (
         TextPlan,
@@ -134,31 +133,8 @@ def _deal_texts(
     if by_findings:
         records = grouped_by_findings(records)
     plan = TextPlan(sites=sites, method=method, alpha=alpha, seed=seed)
-    knowledge = _knowledge(config, out)
-    write_text_partition(records, plan, out, knowledge)
+    write_text_partition(records, plan, out, more)
     return text_heterogeneity(partition_texts(records, plan))
-
-
-def _knowledge(config: Any, out: Path) -> dict[str, Any]:
-    """Return the `knowledge` setting of a site for a file in `out`, with paths relative to `out`."""
-    knowledge = config.knowledge
-    if knowledge is None:
-        return {}
-    given = {
-        name: getattr(knowledge, name)
-        for name, field in type(knowledge).model_fields.items()
-        if getattr(knowledge, name) != field.default
-    }
-    return {"knowledge": {name: _seen_from(out, value) for name, value in given.items()}}
-
-
-def _seen_from(folder: Path, value: Any) -> Any:
-    """Return a setting as YAML in `folder`: paths relative to it, nested settings as mappings."""
-    if isinstance(value, Path):
-        return os.path.relpath(value, folder)
-    if isinstance(value, tuple):
-        return [_seen_from(folder, item) for item in value]
-    return value.model_dump(mode="json", exclude_defaults=True) if isinstance(value, Settings) else value
 
 
 @plain_errors

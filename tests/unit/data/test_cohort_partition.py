@@ -189,11 +189,31 @@ def visits_of(patient: Patient) -> list[tuple[object, ...]]:
     ]
 
 
-def test_pooled_cohorts_of_different_visits_are_not_dealt_together(tmp_path: Path) -> None:
+DIFFERENT = {"visits": {"visits": {"most": 2}}, "text_rules": {"text_rules": "r2gen"}}
+
+
+@pytest.mark.parametrize("setting", DIFFERENT)
+def test_cohorts_that_are_read_in_different_ways_are_not_dealt_together(setting: str, tmp_path: Path) -> None:
     parts = []
-    for name, settings in (("a", {}), ("b", {"most": 2})):
-        config = visit_folders.site(tmp_path / name, **settings)
+    for name in ("a", "b"):
+        config = visit_folders.site(tmp_path / name)
         parts.append(config.cohort[0].model_dump(mode="json", exclude_defaults=True))
+    parts[1] |= DIFFERENT[setting]
     (tmp_path / "pool.yaml").write_text(yaml.safe_dump({"name": "pool", "cohort": parts}))
     done = medflare("cohort", "partition", tmp_path / "pool.yaml", tmp_path / "out", "--sites", 2)
-    assert (done.exit_code, "have different 'visits'" in done.stderr) == (2, True)
+    assert (done.exit_code, f"have different '{setting}'" in done.stderr) == (2, True)
+
+
+def test_a_second_reading_is_by_the_rules_and_the_scanner_of_the_first(tmp_path: Path) -> None:
+    root = folders.manifest(tmp_path / "pool")
+    cohort = {"format": "manifest", "root": str(root), "text_rules": "r2gen", "scanner": {"blur": 2.0}}
+    (tmp_path / "pool.yaml").write_text(yaml.safe_dump({"name": "pool", "cohort": cohort, "threads": 2}))
+    (pool,) = load_site_file(tmp_path / "pool.yaml").values()
+    words = {study.study_id: study.report.split() for study in load_cohort(pool).studies}
+    asked = (tmp_path / "pool.yaml", tmp_path / "out", "--sites", 2, "--no-scanners")
+    assert medflare("cohort", "partition", *asked).exit_code == 0
+    sites = list(load_site_file(tmp_path / "out").values())
+    assert {s.study_id: s.report.split() for site in sites for s in load_cohort(site).studies} == words
+    assert all(text[-1] == "." and "".join(text).islower() for text in words.values())
+    assert [site.cohort[0].scanner for site in sites] == [pool.cohort[0].scanner] * 2
+    assert [site.threads for site in sites] == [2, 2]

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,7 +32,7 @@ from medflare.data.partition.texts import (
     write_text_partition,
 )
 from medflare.data.records import Question, Summary
-from medflare.data.settings.site import load_site_file
+from medflare.data.settings.site import SiteConfig, load_site_file
 from medflare.data.text_heterogeneity import text_heterogeneity
 
 SITES = ("site-1", "site-2", "site-3", "site-4")
@@ -247,6 +250,54 @@ def test_the_command_deals_notes_by_patient_with_what_their_annotation_covers(tm
     }
     code, shown = run("partition", source, tmp_path / "again", "--sites", 3)
     assert "of the entity types from the pool" in shown
+
+
+ROWS: dict[str, dict[str, object]] = {
+    "notes_jsonl": {"text": "Pain {}."},
+    "questions_jsonl": {"question": "{}?", "options": ["x", "y"], "answer": "A"},
+    "summaries_jsonl": {"source": "Pain {}.", "target": "Pain."},
+}
+
+
+@pytest.mark.parametrize("format", ROWS)
+def test_the_pools_model_policy_and_other_settings_serve_every_site(format: str, tmp_path: Path) -> None:
+    def row(number: int) -> dict[str, object]:
+        filled = {k: v.format(number) if isinstance(v, str) else v for k, v in ROWS[format].items()}
+        return {**filled, "id": f"r{number}"}
+
+    (tmp_path / "model").mkdir()
+    more = "\n".join(
+        (
+            "backbone: {folder: model, precision: fp32}",
+            "policy: {min_sites: 2}",
+            "scorers: {bertscore: scorer}",
+            "validation: {format: notes_jsonl, root: common}",
+            "threads: 2",
+            "state: kept",
+        )
+    )
+    source = pooled(tmp_path, format, [row(number) for number in range(9)], more)
+    code, shown = run("partition", source, tmp_path / "out", "--sites", 2)
+    assert code == 0, shown
+    (pool,) = load_site_file(source).values()
+    for site in load_site_file(tmp_path / "out").values():
+        assert (everything_else(site), site.state) == (everything_else(pool), None)
+        assert site.policy.min_sites == 2
+
+
+def everything_else(site: SiteConfig) -> str:
+    """Settings beside the records, with paths that count from nowhere."""
+    text = site.model_dump_json(exclude={"name", "cohort", "state"})
+    return re.sub(r'/[^"]+', lambda path: os.path.normpath(path.group()), text)
+
+
+def test_a_model_of_this_machine_stays_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("medflare.data.settings.site.stored_model", lambda name: tmp_path / "models" / name)
+    rows: list[dict[str, object]] = [{"id": f"n{i}", "text": f"Pain {i}."} for i in range(4)]
+    source = pooled(tmp_path, "notes_jsonl", rows, "backbone: {name: tiny}\n")
+    assert run("partition", source, tmp_path / "out", "--sites", 2)[0] == 0
+    written = yaml.safe_load((tmp_path / "out" / "site.yaml").read_text())
+    assert [site["backbone"] for site in written["sites"].values()] == [{"name": "tiny"}] * 2
 
 
 REFUSED = {

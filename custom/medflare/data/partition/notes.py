@@ -10,6 +10,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from medflare.core.errors import ConfigError
 from medflare.data.notes.note_tables import write_note_tables
@@ -36,9 +37,15 @@ def partition_notes(notes: Sequence[Note], plan: TextPlan) -> dict[str, list[Not
     return dealt
 
 
-def write_notes_partition(notes: Sequence[Note], plan: TextPlan, folder: Path) -> Path:
-    """Write <folder>/<site>/ for each site and <folder>/site.yaml; return the latter."""
+def write_notes_partition(
+    notes: Sequence[Note], plan: TextPlan, folder: Path, site: dict[str, Any] | None = None
+) -> Path:
+    """Write <folder>/<site>/ for each site and <folder>/site.yaml; return the latter.
+
+    Args:
+        site: further settings of every site, such as its `backbone`.
+    """
     dealt = partition_notes(notes, plan)
     cohorts = {site: write_note_tables(listed, folder / site) for site, listed in dealt.items()}
     head = f"{HEAD} {len(notes)} notes: {json.dumps(asdict(plan))}\n"
-    return write_site_file(folder / SITE_FILE, cohorts, head)
+    return write_site_file(folder / SITE_FILE, cohorts, head, site)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
@@ -12,7 +13,9 @@ from typing import Any
 import numpy as np
 import yaml
 
+from medflare.core.config import Settings
 from medflare.core.made_folders import MadeFolder
+from medflare.data.settings.site import SiteConfig
 
 SiteShares = Callable[[str | int], np.ndarray]
 """Class -> (sites,) shares of it that each site gets, summing to 1."""
@@ -20,6 +23,8 @@ SITE_FILE = "site.yaml"
 HEAD = "# Partition of"
 """Begins the site.yaml of a partition."""
 PARTITION = MadeFolder("partition of a cohort", SITE_FILE, HEAD)
+NOT_OF_THE_POOL = frozenset({"name", "cohort", "state"})
+"""Settings that each dealt site has for itself."""
 
 
 def write_site_file(
@@ -47,6 +52,30 @@ def write_site_file(
     text = head + yaml.safe_dump({"sites": sites}, sort_keys=False, default_flow_style=None, width=100)
     path.write_text(text, encoding="utf-8", newline="\n")
     return path
+
+
+def settings_of_pool(pool: SiteConfig, folder: Path) -> dict[str, Any]:
+    """Return what site.yaml of a pooled cohort says beside its records, for every site of one in `folder`.
+
+    Its model, knowledge, policy and device serve all of them. Paths are relative to `folder`.
+    """
+    given = [name for name in SiteConfig.model_fields if name in pool.model_fields_set - NOT_OF_THE_POOL]
+    more = {name: _seen_from(folder, getattr(pool, name)) for name in given}
+    if "name" in more.get("backbone", {}):
+        del more["backbone"]["folder"]  # the name stands for the folder, and both are refused
+    return more
+
+
+def _seen_from(folder: Path, value: Any) -> Any:
+    """Return a setting as YAML in `folder`: paths relative to it, nested settings as mappings."""
+    if isinstance(value, Path):
+        return os.path.relpath(value, folder)
+    if isinstance(value, Settings):
+        given = [name for name in type(value).model_fields if name in value.model_fields_set]
+        return {name: _seen_from(folder, getattr(value, name)) for name in given}
+    if isinstance(value, Mapping):
+        return {name: _seen_from(folder, item) for name, item in value.items()}
+    return [_seen_from(folder, item) for item in value] if isinstance(value, tuple) else value
 
 
 def _one_or_all(cohorts: list[dict[str, Any]]) -> Any:

@@ -27,8 +27,7 @@ from medflare.data.partition.partitioning import (
     write_site_file,
 )
 from medflare.data.records import Study
-from medflare.data.settings.cohort import ScannerConfig
-from medflare.data.settings.visits import VisitConfig
+from medflare.data.settings.cohort import CohortConfig, ScannerConfig
 
 BLURS = (0.0, 0.5, 1.0)
 GAINS = (0.8, 1.2)
@@ -176,39 +175,61 @@ def site_scanners(sites: Sequence[str], seed: int = 0) -> dict[str, ScannerConfi
     }
 
 
+def one_reading(pool: Sequence[CohortConfig]) -> CohortConfig:
+    """Return the settings by which all pooled cohorts were read.
+
+    Raises:
+        ConfigError: they differ in what a second reading, of the sites' manifests, depends on.
+    """
+    first = pool[0]
+    for name in ("visits", "text_rules", "scanner"):
+        if any(getattr(part, name) != getattr(first, name) for part in pool):
+            raise ConfigError(f"the pooled cohorts have different '{name}'; deal them one after the other.")
+    return first
+
+
 def write_partition(
-    studies: Sequence[Study], plan: PartitionPlan, folder: Path, visits: VisitConfig | None = None
+    studies: Sequence[Study],
+    plan: PartitionPlan,
+    folder: Path,
+    pool: CohortConfig | None = None,
+    site: dict[str, Any] | None = None,
 ) -> Path:
     """Write <folder>/<site>/manifest.jsonl for each site and <folder>/site.yaml; return the latter.
 
     Images are not copied: manifests name them relative to their own folder.
 
     Args:
-        visits: how the pool was read as patients with visits; the sites are read with the same visits.
+        pool: how the pool was read; the sites are read with the same visits and rules of text.
+        site: further settings of every site.
     """
     dealt = partition(studies, plan)
     scanners = site_scanners(plan.sites, plan.seed) if plan.scanners else {}
+    visits = pool.visits if pool is not None else None
     covariates = visits.covariates if visits is not None else ()
     cohorts: dict[str, list[dict[str, Any]]] = {}
-    for site, members in dealt.items():
-        target = folder / site
+    for name, members in dealt.items():
+        target = folder / name
         target.mkdir(parents=True, exist_ok=True)
         rows = [
-            manifest_row(study, target) | {name: study.extra.get(name) for name in covariates}
+            manifest_row(study, target) | {fact: study.extra.get(fact) for fact in covariates}
             for study in members
         ]
         lines = [json.dumps(row, ensure_ascii=False) for row in rows]
         (target / "manifest.jsonl").write_text("\n".join([*lines, ""]), encoding="utf-8")
         cohort: dict[str, Any] = {"format": "manifest"}
-        if site in scanners:
-            cohort["scanner"] = scanners[site].model_dump()
+        if pool is not None and pool.text_rules != "clean":
+            cohort["text_rules"] = pool.text_rules
+        scanner = scanners.get(name) or (pool.scanner if pool is not None else None)
+        if scanner is not None:
+            cohort["scanner"] = scanner.model_dump()
         if visits is not None:
             # The pool's visits are numbered, and rows of one day were joined or left out there.
             numbered = {"order": "visit", "same_day": "keep"}
             cohort["visits"] = visits.model_dump(mode="json", exclude_defaults=True) | numbered
-        cohorts[site] = [cohort]
+        cohorts[name] = [cohort]
     head = f"{HEAD} {len(studies)} studies: {json.dumps(asdict(plan))}\n"
-    return write_site_file(folder / SITE_FILE, cohorts, head)
+    return write_site_file(folder / SITE_FILE, cohorts, head, site)
 
 
 def manifest_row(study: Study, folder: Path) -> dict[str, object]:
