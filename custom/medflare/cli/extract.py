@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from medflare.cli.extract_totals import ExtractionTotals
 from medflare.cli.output import JSON_OPTION, PARTLY_DONE, plain_errors, print_json
 
 if TYPE_CHECKING:
+    from medflare.cli.extract_notes import NotesToMark
     from medflare.core.origin import Origin
     from medflare.data.records import Note
     from medflare.tasks.extraction.predictor import NotePrediction, Predictor
@@ -83,6 +84,7 @@ def extract(
     read = notes_to_mark(
         notes or [], site_file, site, totals, file_of_each=out is not None and format_ in SUFFIXES
     )
+    totals.replaced = read.replaced
     if out is not None and not overwrite:
         names = [note.note_id for _, note in read.notes]
         refuse_to_replace(out, files_of(names, format_), "somebody's own annotation")
@@ -104,7 +106,7 @@ def extract(
             print_note(Console(), note)
         annotated.append(note)
     if out is not None:
-        totals.files += _write_all(annotated, out, format_, origin, read.ids)
+        totals.files += _write_all(annotated, out, format_, origin, read)
     _report(totals, annotated, out, as_json, origin)
     if totals.left_out:
         listed = ", ".join(item["file"] for item in totals.left_out)
@@ -139,12 +141,12 @@ def _write_note(source: Path | None, note: Note, folder: Path, format_: str) -> 
 
 
 def _write_all(
-    notes: Sequence[Note], folder: Path, format_: str, origin: Origin, ids: Mapping[str, str]
+    notes: Sequence[Note], folder: Path, format_: str, origin: Origin, read: NotesToMark
 ) -> list[Path]:
     """Write the notes in a format that has one file of all, and what the files are."""
     from medflare.tasks.extraction.annotation_files import write_about, write_lines, write_observations
 
-    write_about(folder, origin, ids)
+    write_about(folder, origin, read.ids, read.replaced)
     if format_ == "jsonl":
         return write_lines(folder, notes)
     return write_observations(folder, notes, origin) if format_ == "fhir" else []

@@ -25,11 +25,13 @@ class NotesToMark:
         notes: each with its file, None where a table or database holds many.
         backbone: the folder of the site's own base model.
         ids: the name that a note has for its file -> its id at the site, where that cannot be one.
+        replaced: kind -> identifiers in whose place surrogates stand, where the site says so.
     """
 
     notes: list[tuple[Path | None, Note]]
     backbone: Path | None = None
     ids: Mapping[str, str] = field(default_factory=dict)
+    replaced: Mapping[str, int] = field(default_factory=dict)
 
 
 def notes_to_mark(
@@ -58,13 +60,14 @@ def notes_to_mark(
             raise ConfigError(f"--site {site}: goes with --site-file, which says where the site's notes are.")
         return NotesToMark(notes=_of_files(files, totals))
     config = _site(site_file, site)
-    notes = _of_site(config, totals)
+    notes, replaced = _of_site(config, totals)
     ids = [note.note_id for note in notes]
     names = names_for_ids(ids) if file_of_each else ids
     return NotesToMark(
         notes=[(None, replace(note, note_id=name)) for note, name in zip(notes, names, strict=True)],
         backbone=config.backbone.folder,
         ids={name: id_ for name, id_ in zip(names, ids, strict=True) if name != id_},
+        replaced=replaced,
     )
 
 
@@ -80,8 +83,8 @@ def _site(path: Path, name: str | None) -> SiteConfig:
     return next(iter(sites.values()))
 
 
-def _of_site(config: SiteConfig, totals: ExtractionTotals) -> list[Note]:
-    """Return the notes of a site without the marks they have."""
+def _of_site(config: SiteConfig, totals: ExtractionTotals) -> tuple[list[Note], dict[str, int]]:
+    """Return the notes of a site without the marks they have, and what was replaced in them."""
     from medflare.core.errors import DataError
     from medflare.data.load import load_cohort
 
@@ -91,9 +94,8 @@ def _of_site(config: SiteConfig, totals: ExtractionTotals) -> list[Note]:
         raise DataError(f"{folders}: holds no clinical notes. Entities are extracted from notes alone.")
     for item in cohort.skipped:
         _leave_out(totals, item.record, item.reason, item.detail)
-    return [
-        replace(note, split="", entities=(), relations=(), tasks=(), annotated=None) for note in cohort.notes
-    ]
+    blank = {"split": "", "entities": (), "relations": (), "tasks": (), "annotated": None}
+    return [replace(note, **blank) for note in cohort.notes], dict(cohort.identifiers.most_common())
 
 
 def _of_files(paths: Sequence[Path], totals: ExtractionTotals) -> list[tuple[Path | None, Note]]:

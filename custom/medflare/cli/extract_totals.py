@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ class ExtractionTotals:
         outputs: texts that the model wrote.
         faults: sort of fault -> outputs that have it.
         identifiers: kind -> how many notes' identifiers stand in what is written, the notes' texts included.
+        replaced: kind -> those in whose place surrogates stand (`deidentify: replace` of a site).
         left_out: files that could not be read: file, reason, detail.
         files: files that were written.
     """
@@ -35,6 +37,7 @@ class ExtractionTotals:
     outputs: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     identifiers: Counter[str] = field(default_factory=Counter)
+    replaced: Mapping[str, int] = field(default_factory=dict)
     left_out: list[dict[str, str]] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
 
@@ -62,5 +65,6 @@ class ExtractionTotals:
             "outputs": self.outputs,
             "faults": dict(self.faults.most_common()),
             "identifiers": dict(self.identifiers.most_common()),
+            "identifiers_replaced": dict(self.replaced),
             "files": [str(path) for path in self.files],
         }

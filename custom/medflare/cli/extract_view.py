@@ -90,7 +90,13 @@ def print_totals(console: Console, totals: ExtractionTotals) -> None:
     failures = totals.faults[PARSE_FAILURE]
     style = "yellow" if failures else "dim"
     console.print(f"{failures} of {totals.outputs} answers could not be read as they were meant", style=style)
-    if totals.identifiers:
+    if totals.replaced:
+        console.print(
+            f"{sum(totals.replaced.values())} identifiers of the notes are surrogates in what is written "
+            "(deidentify: replace): the marks' places count in these texts, not in the originals.",
+            style="yellow",
+        )
+    elif totals.identifiers:
         listed = ", ".join(f"{kind.replace('_', ' ')} {count}" for kind, count in totals.identifiers.items())
         console.print(f"The notes hold identifiers ({listed}): so do the files written.", style="yellow")
     if totals.left_out:

@@ -191,6 +191,24 @@ def test_marks_of_a_site_are_not_shown_as_the_models(
     assert all(row["entities"] for row in found)
 
 
+def test_surrogates_in_a_sites_notes_are_told(run: Path, tiny_encoder: Path, tmp_path: Path) -> None:
+    """Marks count in the texts that are written, which are not the hospital's own."""
+    (tmp_path / "key").write_bytes(b"k" * 32)
+    (tmp_path / "notes").mkdir()
+    text = "Seen on 2024-03-05 by Dr. Alice Miller for asthma."
+    (tmp_path / "notes" / "notes.jsonl").write_text(json.dumps({"doc_id": "n1", "text": text}))
+    site = tmp_path / "site.yaml"
+    cohort = {"format": "notes_jsonl", "root": "notes", "deidentify": "replace", "deidentify_key": "key"}
+    site.write_text(yaml.safe_dump({"cohort": cohort}))
+    done = extract(run, tiny_encoder, "-f", site, "--out", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert "surrogates" in done.output
+    assert "hold identifiers" not in done.output
+    about = json.loads((tmp_path / "out" / "about.json").read_text())
+    assert about["identifiers_replaced"]["date"] == 1
+    assert "2024-03-05" not in (tmp_path / "out" / "n1.txt").read_text()
+
+
 def test_a_site_without_notes_is_named(run: Path, tiny_encoder: Path, tmp_path: Path) -> None:
     (tmp_path / "q.jsonl").write_text(json.dumps({"question": "Why?", "options": ["a", "b"], "answer": "A"}))
     site = tmp_path / "site.yaml"

@@ -108,14 +108,16 @@ def write_observations(folder: Path, notes: Iterable[Note], origin: Origin) -> l
     return [write_ndjson(folder / FHIR, resources)]
 
 
-def write_about(folder: Path, origin: Origin, ids: Mapping[str, str]) -> Path:
+def write_about(folder: Path, origin: Origin, ids: Mapping[str, str], replaced: Mapping[str, int]) -> Path:
     """Write what the files of a folder are, and which model made them.
 
     Args:
         ids: name of a note's file -> the note's id at its source, where they differ.
+        replaced: kind -> identifiers that are surrogates in the texts, so that offsets count in these alone.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    about = {"notice": MARKS, "model": origin.as_json()} | ({"ids": dict(ids)} if ids else {})
+    about: dict[str, object] = {"notice": MARKS, "model": origin.as_json()}
+    about |= {name: dict(fact) for name, fact in (("ids", ids), ("identifiers_replaced", replaced)) if fact}
     _write(folder / ABOUT, (json.dumps(about, indent=1, ensure_ascii=False) + "\n").encode())
     return folder / ABOUT
 
