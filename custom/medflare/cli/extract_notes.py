@@ -94,8 +94,10 @@ def _of_site(config: SiteConfig, totals: ExtractionTotals) -> tuple[list[Note], 
         raise DataError(f"{folders}: holds no clinical notes. Entities are extracted from notes alone.")
     for item in cohort.skipped:
         _leave_out(totals, item.record, item.reason, item.detail)
-    blank = {"split": "", "entities": (), "relations": (), "tasks": (), "annotated": None}
-    return [replace(note, **blank) for note in cohort.notes], dict(cohort.identifiers.most_common())
+    unmarked = [
+        replace(note, split="", entities=(), relations=(), tasks=(), annotated=None) for note in cohort.notes
+    ]
+    return unmarked, dict(cohort.identifiers.most_common())
 
 
 def _of_files(paths: Sequence[Path], totals: ExtractionTotals) -> list[tuple[Path | None, Note]]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -13,7 +13,6 @@ from medflare.cli.output import JSON_OPTION, ItemBatch, plain_errors, print_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from medflare.learners.fedtar.drafted_patients import VisitDrafts
     from medflare.tasks.reports.drafting import ReportDraft
 
 
@@ -75,59 +74,35 @@ def generate(
     medflare generate export -r runs/20261120-fedmrg --out drafts --format fhir
     medflare generate today.png -r runs/20261120-fedtar --age 61 --sex F --prior march.txt
     """
-    from medflare.core.errors import ConfigError
+    from medflare.cli.opened_generator import open_generator, patient_of_command
     from medflare.core.origin import DRAFT
-    from medflare.data.drafted_patient import patient_of_image
-    from medflare.learners.fedtar.drafted_patients import is_of_visits, open_visit_drafts
     from medflare.models.backbone import device_of
-    from medflare.models.report_result import load_generator
-    from medflare.recipes.result_origin import adapter_folder, origin_of, reference_files
-    from medflare.tasks.output_files import distinct_names, refuse_to_replace
-    from medflare.tasks.reports.draft_files import FORMATS, files_of, write_fhir
-    from medflare.tasks.reports.drafting import BATCH, draft_images, open_image
-    from medflare.tasks.reports.plausibility import open_references
+    from medflare.tasks.output_files import distinct_names
+    from medflare.tasks.reports.draft_files import write_fhir
+    from medflare.tasks.reports.drafting import BATCH
 
-    if format_ not in FORMATS:
-        raise ConfigError(f"--format {format_}: expected one of {', '.join(FORMATS)}.")
-    if out is None and (format_ != "txt" or identifiers):
-        raise ConfigError("--format and --identifiers are for files: name their folder with --out.")
     named = list(distinct_names(_files(images)).items())
-    if out is not None and not overwrite:
-        names = [name for _, name in named]
-        refuse_to_replace(out, files_of(names, format_), "drafts that somebody has corrected")
-    folder = adapter_folder(result)
-    options: dict[str, Any] = {"backbone": backbone, "precision": precision, "device": device_of(device)}
-    visits = open_visit_drafts(folder, **options) if is_of_visits(folder) and personalised is None else None
-    _check_options(folder, visits, age, sex, prior)
-    before = None if prior is None else _report_before(prior)
-    model, decoding = (
-        load_generator(folder, personalised=personalised, **options)
-        if visits is None
-        else (visits.model, visits.decoding)
+    _check_files(out, format_, identifiers, [] if overwrite else [name for _, name in named])
+    generator = open_generator(
+        result,
+        personalised,
+        reference,
+        patient_of_command(age, sex, prior),
+        backbone=backbone,
+        precision=precision,
+        device=device_of(device),
     )
-    references = open_references(model, reference_files(result, reference, personalised))
-    origin = origin_of(result)
     drafts: list[ReportDraft] = []
     files: list[Path] = []
     batch = ItemBatch()
     if not as_json:
-        typer.secho(f"{DRAFT} {origin.words}\n", fg="yellow")
+        typer.secho(f"{DRAFT} {generator.origin.words}\n", fg="yellow")
     for start in range(0, len(named), BATCH):
         opened = []
         for path, name in named[start : start + BATCH]:
             with batch.item(path, last=False):
-                patient = patient_of_image(path, age, sex, before) if visits else None
-                image = open_image(
-                    model,
-                    path,
-                    name,
-                    references,
-                    refuse=not implausible,
-                    patient=patient,
-                    depends_on=visits.depends_on if visits else (),
-                )
-                opened.append(image)
-        for draft in draft_images(model, decoding, opened, origin, visits.write if visits else None):
+                opened.append(generator.open_image(path, name, refuse=not implausible))
+        for draft in generator.draft(opened):
             drafts.append(draft)
             if not as_json:
                 _print(draft)
@@ -143,36 +118,22 @@ def generate(
     batch.finish()
 
 
-def _check_options(
-    folder: Path, visits: VisitDrafts | None, age: float | None, sex: str | None, prior: Path | None
-) -> None:
-    """Raise ConfigError for what is said of a patient to a model whose words do not depend on it."""
+def _check_files(out: Path | None, format_: str, identifiers: bool, names: Sequence[str]) -> None:
+    """Refuse options of files that do not fit, and to replace the drafts `names` that are there already.
+
+    Raises:
+        ConfigError: says which, and what to do.
+    """
     from medflare.core.errors import ConfigError
+    from medflare.tasks.output_files import refuse_to_replace
+    from medflare.tasks.reports.draft_files import FORMATS, files_of
 
-    given = {"age": age, "sex": sex, "prior": prior}
-    named = [name for name, value in given.items() if value is not None]
-    if named and visits is None:
-        options = ", ".join(f"--{name}" for name in named)
-        raise ConfigError(f"{options}: goes with a result of FedTAR, and {folder} is of another method.")
-    if sex not in (None, "F", "M"):
-        raise ConfigError(f"--sex {sex}: expected F or M; leave it out where it is not known.")
-    if visits is None:
-        return
-    read = {*visits.depends_on, *(["prior"] if visits.reads_visits else [])}
-    if unread := [f"--{name}" for name in named if name not in read]:
-        raise ConfigError(f"{', '.join(unread)}: the words of this model do not depend on it; leave it out.")
-
-
-def _report_before(path: Path) -> str:
-    """Return the text of the report of the visit before; DataError where it cannot be read."""
-    from medflare.core.errors import DataError
-    from medflare.data.readers.annotated import read_text
-    from medflare.data.records import RecordError
-
-    try:
-        return " ".join(read_text(path).split())
-    except RecordError as error:
-        raise DataError(f"--prior: {error}") from None
+    if format_ not in FORMATS:
+        raise ConfigError(f"--format {format_}: expected one of {', '.join(FORMATS)}.")
+    if out is None and (format_ != "txt" or identifiers):
+        raise ConfigError("--format and --identifiers are for files: name their folder with --out.")
+    if out is not None and names:
+        refuse_to_replace(out, files_of(names, format_), "drafts that somebody has corrected")
 
 
 def _files(paths: Sequence[Path]) -> list[Path]:
