@@ -22,6 +22,7 @@ from medflare.egress.chain import Egress
 from medflare.egress.declaration import DESCRIPTION, MAX_METRICS, SECURE_SUM_BYTES
 from medflare.egress.failures import EgressError, Failure, FailureCode, failure_of
 from medflare.egress.ledger import declaration_digest, line_digest
+from medflare.egress.permitted_facts import REASON_STAYS
 from medflare.egress.policy import Policy, PolicyError
 from medflare.egress.tensor_facts import declaration_of
 from medflare.wire.digest import state_digest
@@ -343,6 +344,21 @@ def test_metrics_that_may_not_leave_are_taken_out_and_counted(tmp_path: Path) ->
         assert sent.facts["evaluations"][0]["metrics"] == {}
         assert [line["withheld"] for line in lines(door)] == [2 - len(left), 1]
     assert facts["metrics"] == {"loss": 1.0, "label_f1/edema": 0.5}
+
+
+def test_why_a_metric_was_skipped_leaves_without_the_folders_of_the_site(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = "skipped: bertscore: there is no /ward-7/models/bert; it is a folder of an encoder"
+    skipped = {"meteor": "skipped: METEOR needs Java", "bertscore": told}
+    facts = {"evaluations": [evaluation(skipped_metrics=skipped)]}
+    door = guarded(tmp_path / "all")
+    (sent,) = door.send("finish", 0, TaskResult(facts, {})).facts["evaluations"]
+    assert sent["skipped_metrics"] == skipped | {"bertscore": REASON_STAYS}
+    assert told in caplog.text
+    door = guarded(tmp_path / "few", metrics=["meteor"])
+    (sent,) = door.send("finish", 0, TaskResult(facts, {})).facts["evaluations"]
+    assert sent["skipped_metrics"] == {"meteor": "skipped: METEOR needs Java"}
 
 
 def test_a_policy_that_changes_during_a_run_is_written_down_again(tmp_path: Path) -> None:

@@ -166,6 +166,16 @@ def test_gpus_that_a_site_names_are_looked_for_and_their_memory_is_added(
     assert found == {False: "2.0 GB free on the GPU", True: "3.0 GB free on the 2 GPUs"}
 
 
+def test_the_weights_of_scorers_are_looked_for(tiny_encoder: Path, tmp_path: Path) -> None:
+    plain = site(tmp_path)
+    assert site_checks.scorers(plain) == []
+    (check,) = site_checks.scorers(plain.model_copy(update={"scorers": {"bertscore": tiny_encoder}}))
+    says(check, "ok", "bertscore")
+    for folder, found in ((tmp_path / "none", "there is no"), (tmp_path, "lacks config.json")):
+        (check,) = site_checks.scorers(plain.model_copy(update={"scorers": {"bertscore": folder}}))
+        says(check, "warning", found, "Copy the weights there")
+
+
 def test_an_embedded_backbone_has_a_fingerprint(tmp_path: Path) -> None:
     embedded = site_checks.backbone(site(tmp_path), "fedmrg")
     says(embedded, "ok", "embedded decoder, fingerprint ")

@@ -46,7 +46,13 @@ class PatientProfiles(Protocol):
 
 
 class Learner(Protocol):
-    """Local training of one method at one site."""
+    """Local training of one method at one site.
+
+    Attributes:
+        scorers: optional scorer -> the site's own folder of its weights, put there once it is built.
+    """
+
+    scorers: Mapping[str, str | Path]
 
     @property
     def patient_profiles(self) -> PatientProfiles | None:

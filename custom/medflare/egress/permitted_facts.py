@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -29,6 +30,13 @@ COUNTS = frozenset({"steps", "tokens", "words"})
 divides by the sum of what it is told, so both must have the same number. Others are not left out of the
 rounding for being whole: every float32 above 2**24 is, and a server can make losses as large.
 """
+
+
+FOLDER_MARK = frozenset("/\\")
+"""Characters of a path: why a metric was skipped may name a folder of the site."""
+REASON_STAYS = "skipped: the reason names a folder of the site and is in its log"
+
+log = logging.getLogger(__name__)
 
 
 def rounded(value: Any, digits: int = DIGITS) -> Any:
@@ -85,7 +93,14 @@ def permitted_facts(
                 name: {part: rounded(value, digits) for part, value in estimate.items()}
                 for name, estimate in kept.items()
             }
-            out["evaluations"].append({**item, "metrics": estimates})
+            reasons = {
+                name: text if not FOLDER_MARK & set(text) else REASON_STAYS
+                for name, text in policy.metrics(item.get("skipped_metrics", {})).items()
+            }
+            if staying := [name for name, text in reasons.items() if text == REASON_STAYS]:
+                skipped = item["skipped_metrics"]
+                log.warning("; ".join(f"{name} {skipped[name]}" for name in staying))
+            out["evaluations"].append({**item, "metrics": estimates, "skipped_metrics": reasons})
     return out, withheld
 
 

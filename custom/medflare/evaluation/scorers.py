@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from medflare.core.errors import ConfigError
+from medflare.core.errors import ConfigError, MedflareError
 from medflare.evaluation.label_metrics import label_names, label_statistics
 from medflare.evaluation.statistics import Statistic, mean_statistic
 
@@ -22,6 +23,8 @@ Texts = Sequence[str]
 MetricStatistics = dict[str, Statistic]
 BERTSCORE = ("bertscore_precision", "bertscore_recall", "bertscore_f1")
 RADGRAPH = ("radgraph_simple", "radgraph_partial", "radgraph_complete")
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,27 +138,31 @@ def optional_statistics(
     statistics: MetricStatistics = {}
     skipped: dict[str, str] = {}
     for name, row in SCORERS.items():
-        reason = _unusable(name, row, folders)
-        if not reason:
+        reason = f"skipped: no local weights given (--scorer {name}=<folder>)"
+        if name in folders and (fault := fault_of_weights(name, Path(folders[name]))):
+            reason = f"skipped: {fault}"
+        elif name in folders:
+            reason = ""
             try:
                 with _offline(), contextlib.redirect_stdout(io.StringIO()):
                     statistics |= row.score(references, hypotheses, Path(folders[name]))
-            except Exception as error:  # a foreign scorer may raise anything
-                message = (str(error).splitlines() or [""])[0]
-                reason = f"skipped: {name} failed: {type(error).__name__}: {message}"
+            except MedflareError as error:
+                reason = f"skipped: {name}: {' '.join(str(error).split())}"
+            except Exception as error:  # foreign code; its message may hold a report and stays here
+                log.debug("%s failed", name, exc_info=True)
+                reason = f"skipped: {name} failed with {type(error).__name__}"
         if reason:
             skipped[name] = reason
     return statistics, skipped
 
 
-def _unusable(name: str, row: OptionalScorer, folders: Mapping[str, str | Path]) -> str:
-    if name not in folders:
-        return f"skipped: no local weights given (--scorer {name}=<folder>)"
-    folder = Path(folders[name])
+def fault_of_weights(name: str, folder: Path) -> str:
+    """Return what the folder of a scorer's weights lacks, "" for nothing."""
+    row = SCORERS[name]
     if not folder.exists():
-        return f"skipped: {name}: there is no {folder}; it is {row.where}"
+        return f"{name}: there is no {folder}; it is {row.where}"
     missing = [part for part in row.needs if not (folder / part).exists()]
-    return f"skipped: {name}: {folder} lacks {', '.join(missing)}; it is {row.where}" if missing else ""
+    return f"{name}: {folder} lacks {', '.join(missing)}; it is {row.where}" if missing else ""
 
 
 @contextlib.contextmanager

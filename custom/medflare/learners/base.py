@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -42,7 +43,10 @@ class BaseLearner(ABC):
     Attributes:
         terms: what the run's aggregation rule asks of local training.
         order: which training examples the rounds have visited.
+        scorers: optional scorer -> the site's own folder of its weights, for the final test of texts.
     """
+
+    scorers: Mapping[str, str | Path] = MappingProxyType({})
 
     def __init__(self, site: str, seed: int, examples: int = 0) -> None:
         self.site, self.seed = site, seed

@@ -96,4 +96,5 @@ def build_learner(
         cache: folder of this site for decoded images; None keeps them in memory.
     """
     learner: Learner = get_method(method).builder()(settings, site, seed, cache)
+    learner.scorers = site.scorers
     return learner

@@ -43,7 +43,8 @@ def score_result(
         raise ConfigError("--split all: visits of a patient are tested split by split; name one.")
     learner = open_result(result, site, seed, folder / "cache")
     folder.mkdir(parents=True, exist_ok=True)
-    records = finish_site(learner, folder, options.limit, split=split, scorers=scorers)
+    learner.scorers = site.scorers if scorers is None else scorers
+    records = finish_site(learner, folder, options.limit, split=split)
     if not records:
         raise DataError(f"site '{site.name}': no visit in the split '{split}': {learner.samples.examples()}.")
     return records[0].model_copy(update={"role": role})

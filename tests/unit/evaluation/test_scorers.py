@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from medflare.core.errors import ConfigError
+from medflare.data.settings.site import SCORERS as SITE_SCORERS
+from medflare.data.settings.site import SiteConfig
 from medflare.evaluation.scorers import SCORERS, optional_statistics
 
 REFERENCES, HYPOTHESES = (
@@ -37,6 +41,23 @@ def test_a_scorer_that_breaks_is_skipped_and_says_why(tmp_path: Path) -> None:
     found, skipped = optional_statistics(REFERENCES, HYPOTHESES, {"bertscore": tmp_path})
     assert found == {}
     assert skipped["bertscore"].startswith("skipped: bertscore")
+
+
+def test_what_a_foreign_scorer_says_stays_here(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its message may quote a report, and the reason of a final test goes to the server."""
+
+    def broken(references: list[str], hypotheses: list[str], folder: Path) -> None:
+        raise ValueError(f"cannot parse {references[1]!r}")
+
+    monkeypatch.setitem(SCORERS, "bertscore", replace(SCORERS["bertscore"], score=broken))
+    skipped = optional_statistics(REFERENCES, HYPOTHESES, {"bertscore": tiny_encoder})[1]
+    assert skipped["bertscore"] == "skipped: bertscore failed with ValueError"
+
+
+def test_site_yaml_knows_the_scorers(tmp_path: Path) -> None:
+    assert set(SITE_SCORERS) == set(SCORERS)
+    with pytest.raises(ValidationError, match=r"no such scorer bleurt; there are: bertscore"):
+        SiteConfig.model_validate({"cohort": {"format": "manifest", "root": "."}, "scorers": {"bleurt": "x"}})
 
 
 def test_bertscore_is_measured_with_the_weights_of_a_local_folder(tiny_encoder: Path) -> None:

@@ -19,7 +19,7 @@ from medflare.core.plan import RoundPlan
 from medflare.core.site_description import SiteDescription
 from medflare.core.tensors import State
 from medflare.egress.declaration import MAX_METRICS, METRIC
-from medflare.learners.registry import METHODS
+from medflare.learners.registry import METHODS, build_learner
 
 PLACE = RoundHints(site_index=0, sites=1, summed=(0,))
 FIRST, SECOND = (RoundPlan(round=r, rounds=3, steps=2, hints=PLACE) for r in (0, 1))
@@ -247,6 +247,25 @@ def test_what_is_measured_has_a_declared_name(make_learner: Make, any_method: st
         assert all(METRIC.fullmatch(name) for name in declared)
     other = make_learner(any_method, "site-1").metric_names()
     assert (list(other.validation), dict(other.tested)) == (list(names.validation), dict(names.tested))
+
+
+WRITERS = sorted(
+    name for name, method in METHODS.items() if method.task in ("reports", "visits", "summaries")
+)
+
+
+@pytest.mark.parametrize("method", WRITERS)
+def test_the_final_test_of_texts_has_the_scorers_of_the_site(
+    make_learner: Make, site_of: Any, method: str, tiny_encoder: Path, tmp_path: Path
+) -> None:
+    """They count among the declared names, so that a server can expect them."""
+    site = site_of(method, "site-1").model_copy(update={"scorers": {"bertscore": tiny_encoder}})
+    learner = build_learner(method, SETTINGS[method], site, 0)
+    learner.load_shared(learner.initial_shared())
+    names = learner.metric_names()
+    for record in learner.finish(replace(FIRST, limit=1), tmp_path):
+        assert "bertscore_f1" in set(record.metrics) & set(names.tested[record.adapter])
+        assert "bertscore" not in record.skipped_metrics
 
 
 def test_what_is_local_stays_local(make_learner: Make, any_method: str) -> None:

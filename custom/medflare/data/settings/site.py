@@ -19,6 +19,9 @@ from medflare.data.settings.cohort import CohortConfig
 from medflare.data.settings.knowledge import KnowledgeConfig
 from medflare.data.settings.policy import PolicyConfig
 
+SCORERS = ("bertscore", "chexbert", "radgraph", "ratescore", "green")
+"""Names of the optional scorers; `medflare.evaluation.scorers` measures them."""
+
 
 class BackboneConfig(Settings):
     """The frozen language model: `name` or `folder`; without both the embedded one."""
@@ -121,7 +124,7 @@ class SiteConfig(Settings):
 
     scorers: dict[str, ExpandedPath] = Field(
         default_factory=dict,
-        description="summaries: optional scorer (bertscore) -> local folder of its weights; final test",
+        description="reports and summaries: optional scorer -> local folder of its weights, for final tests",
     )
 
     @model_validator(mode="before")
@@ -148,6 +151,13 @@ class SiteConfig(Settings):
         if self.spread_layers and len(self.devices) < 2:
             raise ValueError("spread_layers needs the numbers of two GPUs or more in `devices`")
         return self
+
+    @field_validator("scorers")
+    @classmethod
+    def _known_scorers(cls, value: dict[str, Path]) -> dict[str, Path]:
+        if unknown := sorted(set(value) - set(SCORERS)):
+            raise ValueError(f"no such scorer {', '.join(unknown)}; there are: {', '.join(SCORERS)}")
+        return value
 
     @field_validator("cohort", mode="before")
     @classmethod

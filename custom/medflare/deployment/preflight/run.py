@@ -64,6 +64,7 @@ def _site_checks(site: SiteConfig, file: Path, job: Job | None, kit: Kit | None)
         *([site_checks.labels(summarise(cohort))] if cohort is not None else []),
         *([site_checks.identifiers(site, cohort)] if cohort is not None else []),
         site_checks.backbone(site, method),
+        *site_checks.scorers(site),
         site_checks.device(site),
         site_checks.memory(site, job),
         *knowledge(site, job),

@@ -23,6 +23,7 @@ from medflare.data.load import load_cohort
 from medflare.data.settings.site import SiteConfig, no_visits
 from medflare.deployment.preflight.base import Check, ok, problem, warning
 from medflare.egress.policy import Policy, PolicyError, in_words
+from medflare.evaluation.scorers import fault_of_weights
 from medflare.learners.footprint import footprint
 from medflare.learners.registry import get_method, task_of
 from medflare.models.backbone import device_of, fingerprint
@@ -158,6 +159,17 @@ def backbone(site: SiteConfig, method: str | None) -> Check:
     except (MedflareError, OSError, ValueError) as error:
         remedy = "Copy the model there (safetensors), or mend backbone.folder in site.yaml"
         return problem("backbone", str(error), "the folder of the base model that all sites use", remedy)
+
+
+def scorers(site: SiteConfig) -> list[Check]:
+    """Check that the weights of the optional scorers are there, where a site names any."""
+    if not site.scorers:
+        return []
+    faults = [fault for name, folder in site.scorers.items() if (fault := fault_of_weights(name, folder))]
+    if not faults:
+        return [ok("scorers", ", ".join(site.scorers))]
+    remedy = "Copy the weights there, or leave the scorer out: final tests go without its scores"
+    return [warning("scorers", "; ".join(faults), "folders with the scorers' weights", remedy)]
 
 
 def device(site: SiteConfig) -> Check:

@@ -45,6 +45,7 @@ class VisitLearner(Protocol):
     site: str
     seed: int
     samples: VisitSamples
+    scorers: Mapping[str, str | Path]
 
     @property
     def settings(self) -> VisitSettings: ...
@@ -96,7 +97,6 @@ def finish_site(
     folder: Path,
     limit: int | None,
     split: str = "test",
-    scorers: Mapping[str, str | Path] | None = None,
 ) -> list[EvaluationRecord]:
     """Return the quality over all visits of a split, of each visit and of the changes between them.
 
@@ -108,7 +108,7 @@ def finish_site(
     tested = ScoredSite(learner.site, "participant", "generic", folder, learner.seed)
     items = predictions(learner, rows, learner.draft(rows), tested.file)
     write_lines(tested.file, items)
-    scored = evaluate_predictions(items, scorers, learner.seed)
+    scored = evaluate_predictions(items, learner.scorers, learner.seed)
     scored = scored._replace(estimates=scored.estimates | evaluate_visits(items, seed=learner.seed))
     return [tested.record(scored, len(rows), split)]
 

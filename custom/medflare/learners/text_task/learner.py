@@ -79,12 +79,11 @@ class TextTaskLearner(RecordsLearner[SettingsT, Record, Sequenced]):
         settings: SettingsT,
         seed: int,
         validation: Cohort | None = None,
-        scorers: Mapping[str, Path] | None = None,
     ) -> None:
         self.model, self.longest = model, min(settings.max_tokens, model.context)
         self.patients: PatientRows | None = None
         self.adapter = SharedAdapter(site, model, settings.sharing, seed)
-        super().__init__(site, cohort, settings, seed, validation, scorers)
+        super().__init__(site, cohort, settings, seed, validation)
 
     @classmethod
     def build(
@@ -96,7 +95,7 @@ class TextTaskLearner(RecordsLearner[SettingsT, Record, Sequenced]):
         check_kind(cohort, get_task(method.task).reads)
         model = text_model(chosen, site, seed, method.task)
         shared = load_shared_texts(site, cohort, cls.RECORDS, cls.known)
-        return cls(site.name, cohort, model, chosen, seed, shared, site.scorers)
+        return cls(site.name, cohort, model, chosen, seed, shared)
 
     @property
     def backbone(self) -> Any:

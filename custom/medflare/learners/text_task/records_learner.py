@@ -46,7 +46,6 @@ class RecordsLearner(BaseLearner, Generic[SettingsT, Record, Row]):
 
     Args:
         validation: D_v, the records every site has, for rule `influence` in client mode (ML-15).
-        scorers: optional scorer -> local folder of its weights, for the final test.
 
     Attributes:
         RECORDS: how records are predicted and scored.
@@ -72,7 +71,6 @@ class RecordsLearner(BaseLearner, Generic[SettingsT, Record, Row]):
         settings: SettingsT,
         seed: int,
         validation: Cohort | None = None,
-        scorers: Mapping[str, Path] | None = None,
     ) -> None:
         self.site, self.cohort, self.settings = site, cohort, settings
         self.predictor = self.make_predictor()
@@ -81,7 +79,6 @@ class RecordsLearner(BaseLearner, Generic[SettingsT, Record, Row]):
         self.lost = lost + lost_too
         self.validation = [] if validation is None else list(self.RECORDS.records(validation))
         self.shared_rows, _ = self.rows_of(self.validation)
-        self.scorers = dict(scorers or {})
         super().__init__(site, seed, len(self.train_rows))
 
     def records(self, split: str) -> list[Record]:

@@ -72,6 +72,7 @@ class ReportLearner(Protocol):
     seed: int
     samples: Samples
     tokens: list[list[int]]
+    scorers: Mapping[str, str | Path]
 
     @property
     def model(self) -> Drafter: ...
@@ -179,9 +180,16 @@ def finish_site(learner: ReportLearner, folder: Path, limit: int | None) -> list
     for adapter, use in learner.adapters().items() if rows else ():
         use()
         site = ScoredSite(learner.site, "participant", adapter, folder, learner.seed)
-        records.append(
-            score_adapter(learner.model, samples, rows, site, settings.decoding, settings.eval_batch)
+        scored = score_adapter(
+            learner.model,
+            samples,
+            rows,
+            site,
+            settings.decoding,
+            settings.eval_batch,
+            scorers=learner.scorers,
         )
+        records.append(scored)
     write_reference(
         learner.model,
         samples.images,
@@ -272,6 +280,7 @@ def score_result(
 
     Args:
         adapter: the site's own `personalised` folder instead of the result's adapter, or None.
+        scorers: instead of those in site.yaml.
     """
     options.refuse_text_options()
     model, decoding = open_on_site(load_generator, result, site, adapter)
@@ -288,7 +297,7 @@ def score_result(
             rows,
             tested,
             decoding,
-            scorers=scorers,
+            scorers=site.scorers if scorers is None else scorers,
             reference_words=options.reference_words,
         )
 
