@@ -76,14 +76,38 @@ def test_the_example_of_the_readme_is_a_job() -> None:
     assert job.aggregation["rule"] == "fedadam"
 
 
+@pytest.mark.parametrize("place", ["", "settings.", "rule_settings."])
+def test_the_number_of_visits_is_said_once(place: str) -> None:
+    job = override(read_job(JOB), read_pairs([f"{place}visits=3"]))
+    check_job(job)
+    assert (
+        job.controller["visits"] == job.settings["visits"] == job.aggregation["rule_settings"]["visits"] == 3
+    )
+
+
+@pytest.mark.parametrize("place", ["", "settings."])
+def test_the_mixture_is_said_once(place: str) -> None:
+    changes = [f"{place}mixture.source=global_fixed", f"{place}mixture.components=8"]
+    job = override(read_job(JOB), read_pairs(changes))
+    check_job(job)
+    expected = {"source": "global_fixed", "components": 8, "least_patients": 10}
+    assert job.controller["mixture"] == job.settings["mixture"] == expected
+
+
+def test_another_rule_takes_no_number_of_visits_along() -> None:
+    job = override(read_job(JOB), read_pairs(["rule=fedavg", "visits=3"]))
+    check_job(job)
+    assert (job.settings["visits"], job.aggregation) == (3, {"rule": "fedavg"})
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         (["workflow=rounds"], "the rule takes one visit an exchange"),
-        (["visits=3"], "settings.visits is 4, and the controller's `visits` is 3"),
+        (["visits=3", "settings.visits=4"], "settings.visits is 4, and the controller's `visits` is 3"),
         (["mixture=null"], "no `mixture` stands in the controller's settings"),
         (["settings.variant=without_personalisation"], "Set mixture to null"),
-        (["settings.mixture.components=8"], "Give both the same"),
+        (["settings.mixture.components=8", "mixture.components=4"], "Give both the same"),
         (["protection=he"], "stay encrypted"),
         (["workflow=swarm"], "is none of rounds, temporal"),
         (["rule=fedavg", "rule_settings.alpha_mode=softmax"], "alpha_mode"),

@@ -85,6 +85,25 @@ def test_an_unknown_setting_lists_the_valid_ones(capsys: pytest.CaptureFixture[s
     assert "num_rounds" in capsys.readouterr().err
 
 
+def test_a_dot_goes_into_nested_settings_of_the_run_and_of_the_method() -> None:
+    """As docs/how-to/masking.md says of the bound."""
+    job = load(JOBS / "fedmrg")
+    changed = override(
+        job, {"protection": "masking", "protection_settings.bound": 32, "settings.dp.epsilon": 3}
+    )
+    check_job(override(job, {"protection": "masking", "protection_settings.bound": 32}))
+    assert changed.controller["protection_settings"] == {"bound": 32}
+    assert changed.settings["dp"] == {"epsilon": 3}
+    empty = override(
+        replace(job, controller={**job.controller, "protection_settings": None}),
+        {"protection_settings.bits": 16},
+    )
+    assert empty.controller["protection_settings"] == {"bits": 16}
+    for key in ("num_rounds.x", "settings.batch.x"):
+        with pytest.raises(ConfigError, match="has no settings within it"):
+            override(job, {key: 1})
+
+
 def test_a_setting_that_was_renamed_is_named_with_its_new_name() -> None:
     with pytest.raises(ConfigError, match="'bench_rounds' is now called suspend_rounds"):
         override(load(JOBS / "fedmrg"), {"bench_rounds": 2})

@@ -247,14 +247,20 @@ def read_pairs(pairs: Iterable[str]) -> dict[str, Any]:
     """Return `key=value` pairs, as `--set` takes them; values are read as YAML.
 
     Raises:
-        ConfigError: a pair has no key or no `=`.
+        ConfigError: a pair has no key or no `=`, or its value is no YAML.
     """
     values: dict[str, Any] = {}
     for pair in pairs:
         key, sign, text = pair.partition("=")
         if not sign or not key:
             raise ConfigError(f"--set {pair}: expected key=value, for instance --set settings.lr=0.001")
-        value = yaml.safe_load(text)
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            why = str(getattr(error, "problem", None) or "unreadable")
+            raise ConfigError(
+                f"--set {pair}: the value is no YAML ({why}). Put quotes around a text: --set \"{key}='...'\""
+            ) from None
         # YAML reads `1e-4` as text and only `1.0e-4` as a number.
         number = value == text.strip() and _EXPONENT.fullmatch(text.strip())
         values[key.strip()] = float(text) if number else value

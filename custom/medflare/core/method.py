@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from medflare.core.config import Settings
 from medflare.core.errors import ConfigError
@@ -25,8 +25,13 @@ HIGHEST_PRETRAINED_RATE = 1e-3
 
 
 class MethodSettings(Settings):
-    """Settings that every method has, and what other rooms ask of a method's settings."""
+    """Settings that every method has, and what other rooms ask of a method's settings.
 
+    Attributes:
+        facts_of_the_run: settings that the controller, or the rule, must have with the same value.
+    """
+
+    facts_of_the_run: ClassVar[tuple[str, ...]] = ()
     preset: Literal["recommended", "paper", "instruct"] = "recommended"
     """Values of what the job leaves out: ours, the paper's, or those for a pretrained model."""
     variant: str = ""

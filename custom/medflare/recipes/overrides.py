@@ -35,8 +35,9 @@ def override(job: Job, changes: Mapping[str, Any]) -> Job:
     `preset` comes first: its settings take the place of all of the job's but those that the method keeps (the
     variant, an image encoder), and its values of rounds, transport and the job's own rule that of the job's;
     `job` is no preset and changes nothing. Another workflow leaves behind what it has no setting for, another
-    rule the settings of the one before. `exchanges` comes last: each round becomes so many, of as much less
-    training.
+    rule the settings of the one before. What stands in several places of a job (FedTAR's `visits`, `mixture`)
+    changes in all of them where one is named. `exchanges` comes last: each round becomes so many, of as much
+    less training.
 
     Raises:
         ConfigError: there is no such setting or workflow.
@@ -51,6 +52,7 @@ def override(job: Job, changes: Mapping[str, Any]) -> Job:
         job = _in_workflow(job, str(changes.pop("workflow")))
     if changes.get("rule", job.aggregation.get("rule")) != job.aggregation.get("rule"):
         job = replace(job, aggregation={})
+    changes = _in_every_place(job, changes)
     blocks: dict[str, Any] = {
         "settings": copy.deepcopy(job.settings),
         "controller": copy.deepcopy(job.controller),
@@ -64,8 +66,8 @@ def override(job: Job, changes: Mapping[str, Any]) -> Job:
             _set(blocks["settings"], rest, value)
         elif first in AGGREGATION:
             _set(blocks["aggregation"], key, value)
-        elif key in job.flow.settings.model_fields and key != "job":
-            blocks["controller"][key] = value
+        elif first in job.flow.settings.model_fields and first != "job":
+            _set(blocks["controller"], key, value)
         elif key in ExecutorSettings.model_fields and key not in ("method", "settings"):
             blocks["executor"][key] = value
         else:
@@ -79,6 +81,30 @@ def override(job: Job, changes: Mapping[str, Any]) -> Job:
             f"{', '.join(_setting_names(job.flow.settings))}."
         )
     return _in_exchanges(replace(job, **blocks), exchanges)
+
+
+def _in_every_place(job: Job, changes: dict[str, Any]) -> dict[str, Any]:
+    """Return the changes, with a fact of the run in each of its places when it is said of one.
+
+    Places that are named with different values stay as they are named: the job is refused then.
+    """
+    of_rule = job.aggregation.get("rule_settings")
+    every = dict(changes)
+    for name in get_method(job.method).settings.facts_of_the_run:
+        places = ["settings."]
+        places += [""] if name in job.flow.settings.model_fields else []
+        places += ["rule_settings."] if isinstance(of_rule, Mapping) and name in of_rule else []
+        by_place = (_beneath(f"{place}{name}", changes) for place in places)
+        given = [facts for facts in by_place if facts]
+        if not given or None in given[0].values() or any(facts != given[0] for facts in given):
+            continue
+        every |= {f"{place}{name}{rest}": v for place in places for rest, v in given[0].items()}
+    return every
+
+
+def _beneath(key: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the changes of a key and of what is nested in it, by what follows the key."""
+    return {k.removeprefix(key): v for k, v in changes.items() if k == key or k.startswith(f"{key}.")}
 
 
 def rule_changes(job: Job, name: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -169,7 +195,13 @@ def _setting_names(controller: type[RoundsSettings]) -> list[str]:
 
 
 def _set(block: dict[str, Any], key: str, value: Any) -> None:
+    """Put a value where a dotted key says; ConfigError where something on the way has nothing within it."""
     *path, last = key.split(".")
     for part in path:
-        block = block.setdefault(part, {})
+        inner = block.setdefault(part, {})
+        if inner is None:
+            inner = block[part] = {}
+        if not isinstance(inner, dict):
+            raise ConfigError(f"{key}: {part} is {inner!r} and has no settings within it.")
+        block = inner
     block[last] = value

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from medflare.core.config import read_pairs
+from medflare.core.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -27,3 +28,9 @@ from medflare.core.config import read_pairs
 )
 def test_a_value_is_what_a_person_means(written: str, value: object) -> None:
     assert read_pairs([f"key={written}"]) == {"key": value}
+
+
+@pytest.mark.parametrize("written", ["[1", "{a", "@x", "...", "!!python/object:os.system x"])
+def test_a_value_that_is_no_yaml_is_an_error_in_words(written: str) -> None:
+    with pytest.raises(ConfigError, match="the value is no YAML"):
+        read_pairs([f"settings.batch={written}"])

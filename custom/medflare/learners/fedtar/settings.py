@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, field_validator, model_validator
 
@@ -33,6 +33,7 @@ from medflare.models.report_generator import SHORT_REPORTS, DecodingSettings, Mo
 class FedTARSettings(MethodSettings):
     """Everything of FedTAR at a site that a job can choose; α and its rate are the rule's."""
 
+    facts_of_the_run: ClassVar[tuple[str, ...]] = ("visits", "mixture")
     variant: str = "fedtar"
     visits: PositiveCount = Field(5, description="T; later visits of a site are not used")
     model: ModelSettings = ModelSettings(prompts=False, lora=LoraSettings(rank=4, lora_alpha=128))
