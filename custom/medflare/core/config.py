@@ -261,7 +261,10 @@ def read_pairs(pairs: Iterable[str]) -> dict[str, Any]:
             raise ConfigError(
                 f"--set {pair}: the value is no YAML ({why}). Put quotes around a text: --set \"{key}='...'\""
             ) from None
-        # YAML reads `1e-4` as text and only `1.0e-4` as a number.
-        number = value == text.strip() and _EXPONENT.fullmatch(text.strip())
-        values[key.strip()] = float(text) if number else value
+        values[key.strip()] = number_of(value) if value == text.strip() else value
     return values
+
+
+def number_of(value: Any) -> Any:
+    """Return `1e-4` as a number, which YAML reads as text (only `1.0e-4` is one to it); all else as it is."""
+    return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value

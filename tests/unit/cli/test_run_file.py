@@ -77,6 +77,38 @@ def test_the_command_line_counts_before_the_file(
     assert seen["workspace"] == (tmp_path / "x").resolve()
 
 
+def test_a_job_of_medflare_is_named_and_one_beside_the_file_counts_before_it(
+    study: Path, asked: Callable[..., dict[str, Any]]
+) -> None:
+    study.write_text(FILE.replace("jobs/mine", "fedmrg"))
+    assert asked(study)["job"] == Path("fedmrg")
+    (study.parent / "fedmrg").mkdir()
+    assert asked(study)["job"] == study.parent / "fedmrg"
+
+
+def test_settings_may_stand_nested_and_change_a_block_without_taking_its_place(
+    study: Path, asked: Callable[..., dict[str, Any]]
+) -> None:
+    nested = """set:
+  settings: {lr: 1e-3, lora: {rank: 4, targets: [q_proj]}, teach: {}}
+  protection_settings: {dp: {clip_norm: 2e-1}}
+  settings.optimiser: {batch: 2}
+  latency_profiles: {a: {down: 1}}
+  fraction: 5e-1
+"""
+    study.write_text(FILE.replace("set: {rule: fedprox, settings.variant: fed_lora}\n", nested))
+    assert asked(study)["changes"] == {
+        "settings.lr": 1e-3,
+        "settings.lora.rank": 4,
+        "settings.lora.targets": ["q_proj"],
+        "settings.teach": {},
+        "protection_settings.dp.clip_norm": 0.2,
+        "settings.optimiser": {"batch": 2},
+        "latency_profiles": {"a": {"down": 1}},
+        "fraction": 0.5,
+    }
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
