@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from medflare.core.config import read_pairs
+from medflare.core.config import parse, read_pairs
 from medflare.core.errors import MedflareError
 from medflare.wire.memory import LESS_MEMORY
 from method_comparison.configuration import Selection, names, read_configuration
@@ -80,13 +80,14 @@ def show(given: argparse.Namespace) -> int:
 
 
 def _comparisons(given: argparse.Namespace) -> list[Comparison]:
-    wanted = Selection(
-        partitions=given.partitions,
-        methods=given.methods,
-        seeds=given.seeds,
-        settings=read_pairs(given.set),
-        against=getattr(given, "against", None),
-    )
+    options = {
+        "partitions": given.partitions,
+        "methods": given.methods,
+        "seeds": given.seeds,
+        "settings": read_pairs(given.set),
+        "against": getattr(given, "against", None),
+    }
+    wanted = parse(Selection, options, "the options")
     chosen = names() if given.names == ["all"] else given.names
     return [Comparison.read(name, wanted, given.small) for name in chosen]
 

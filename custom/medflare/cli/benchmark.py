@@ -56,7 +56,7 @@ def fl_mrg(
         (4000, 7000), "--client-images", help="Fewest and most images of a client of dirichlet."
     ),
     pairs: int = typer.Option(55_000, "--pairs", help="Images of each source in real-world."),
-    seed: int = typer.Option(0, "--seed", help="Another seed deals the records otherwise."),
+    seed: int = typer.Option(0, "--seed", min=0, help="Another seed deals the records otherwise."),
     scanners: bool = typer.Option(True, help="Give every client its own blur, contrast and brightness."),
     as_json: bool = JSON_OPTION,
 ) -> None:
@@ -115,6 +115,7 @@ def run(
 
     [bold]Example[/bold]: medflare benchmark run fl_mrg.yaml --out studies --methods transformer,fedmrg
     """
+    from medflare.core.config import parse
     from medflare.core.errors import ConfigError, RunError
 
     root = Path(__file__).parents[3]
@@ -130,10 +131,8 @@ def run(
 
     if not comparison.is_file():
         raise ConfigError(f"{comparison}: no such file; docs/how-to/reproduce-the-papers.md has one.")
-    wanted = Selection(
-        methods=None if methods is None else tuple(methods.split(",")),
-        seeds=None if seeds is None else tuple(map(int, seeds.split(","))),
-    )
+    chosen_rows = {"methods": methods, "seeds": seeds}
+    wanted = parse(Selection, {key: _some(text) for key, text in chosen_rows.items()}, "the options")
     chosen = Comparison.of(comparison.stem, read_configuration(comparison.stem, comparison.parent), wanted)
     not_trained = run_units(chosen, out, end_after(minutes), typer.echo)
     command = ["medflare", "benchmark", "run", str(comparison), "--out", str(out)]
@@ -145,6 +144,12 @@ def run(
         raise RunError(f"{len(failed)} unit(s) failed: {', '.join(failed)}; see error.txt in their folders.")
     if left_out := not_trained.left_out:
         raise ConfigError(f"{len(left_out)} unit(s) need what is not on this machine: {', '.join(left_out)}.")
+
+
+def _some(text: str | None) -> tuple[str | int, ...] | None:
+    """Return what stands between the commas, numbers as such; None for all of it."""
+    parts = None if text is None else (part.strip() for part in text.split(","))
+    return None if parts is None else tuple(int(part) if part.isdecimal() else part for part in parts)
 
 
 def _training_reports(folder: Path) -> Iterator[str]:

@@ -30,7 +30,7 @@ def medlora(
         "--server-notes",
         help="At most so many training notes of the first site, whole patients, go to the server (paper: 5).",
     ),
-    seed: int = typer.Option(0, "--seed", help="Another seed deals the records otherwise."),
+    seed: int = typer.Option(0, "--seed", min=0, help="Another seed deals the records otherwise."),
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Builds Fed-MedLoRA's settings: sites that train, external cohorts, a new site, few notes.
@@ -55,7 +55,7 @@ def questions(
     setting: str = typer.Option("iid", "--setting", help="iid, class or dirichlet."),
     clients: int = typer.Option(20, "--clients", help="How many."),
     alpha: float = typer.Option(0.5, "--alpha", help="Of dirichlet; 0.1 is very uneven."),
-    seed: int = typer.Option(0, "--seed", help="Another seed deals the records otherwise."),
+    seed: int = typer.Option(0, "--seed", min=0, help="Another seed deals the records otherwise."),
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Builds DDCS's settings: MedQA and MedMCQA dealt to clients, with one common test set.

@@ -28,7 +28,7 @@ def partition(
         "iid (the default), class, dirichlet. Notes: iid.",
     ),
     alpha: float = typer.Option(0.5, "--alpha", help="Dirichlet concentration; small is uneven."),
-    seed: int = typer.Option(0, "--seed", help="Another seed deals the records otherwise."),
+    seed: int = typer.Option(0, "--seed", min=0, help="Another seed deals the records otherwise."),
     scanners: bool = typer.Option(
         True, help="Studies: give every site its own blur, contrast and brightness."
     ),
@@ -150,7 +150,7 @@ def make(
         help="T planned visits of each patient; above 1 findings change and reports say how.",
     ),
     size: int = typer.Option(128, "--size", min=32, help="Pixels of a side."),
-    seed: int = typer.Option(0, "--seed", help="Other patients, same hospitals."),
+    seed: int = typer.Option(0, "--seed", min=0, max=999, help="Other patients, same hospitals."),
     sheet: bool = typer.Option(True, help="Write contact_sheet.png too."),
     notes: bool = typer.Option(
         False, "--notes", help="Clinical notes with entities and modifiers, a patient each, no radiographs."

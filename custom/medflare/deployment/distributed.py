@@ -67,8 +67,15 @@ def request(name: str, kind: Purpose, org: str, out: Path, project: str = "medfl
 
 
 def approve(request_zip: Path, profile: Path, ca: Path, valid_days: int = 1095) -> Path:
-    """Sign a request with the authority in `ca`; return the file to send back, beside the request."""
-    signed = request_zip.with_name(request_zip.name.replace(".request.zip", ".signed.zip"))
+    """Sign a request with the authority in `ca`; return the file to send back, beside the request.
+
+    Raises:
+        ConfigError: the file is not called as a request is, whose name tells that of the file to send back.
+    """
+    name = request_zip.name.removesuffix(".request.zip")
+    if name in ("", request_zip.name):
+        raise ConfigError(f"{request_zip}: expected the request that came, <name>.request.zip.")
+    signed = request_zip.with_name(f"{name}.signed.zip")
     _nvflare(
         *("cert", "approve", str(request_zip), "-c", str(ca), "--profile", str(profile)),
         *("--out", str(signed), "--valid-days", str(valid_days)),

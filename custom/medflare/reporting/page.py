@@ -15,6 +15,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from medflare.core.errors import ConfigError
 from medflare.core.run_record import RunRecord, read_record
 from medflare.core.tensor_fingerprint import tensor_fingerprint
 from medflare.reporting.galleries.common import Files
@@ -39,11 +40,14 @@ def write_page(record_path: Path, out: Path | None = None, gallery: int = RECORD
 
     Raises:
         DataError: the record or a predictions file cannot be read.
+        ConfigError: `out` is a folder.
     """
     path = record_path / "run.json" if record_path.is_dir() else record_path
     record = read_record(path)
     predictions = collect_predictions(record, path.parent) if gallery else []
     out = out or path.with_name("page.html")
+    if out.is_dir():
+        raise ConfigError(f"{out}: is a folder; name the file of the page, for instance {out / 'page.html'}.")
     out.parent.mkdir(parents=True, exist_ok=True)
     scratch = out.with_name(out.name + ".tmp")
     html = render(record, predictions, gallery, path.name, weights=_weights(record, path.parent))

@@ -82,6 +82,29 @@ def test_wrong_settings_exit_with_2_and_data_with_3(tmp_path: Path) -> None:
     refusal(2, "run", "jobs/fedmrg", "-f", tmp_path / "site.yaml", "--set", "rounds")
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("cohort make new --seed -1", "greater than or equal to 0"),
+        ("cohort make new --seed 1000", "less than or equal to 999"),
+        ("cohort partition site.yaml new --seed -1", "greater than or equal to 0"),
+        ("kits approve .", "expected the request that came, <name>.request.zip"),
+        ("kits approve site-1.zip", "expected the request that came, <name>.request.zip"),
+        ("benchmark run site.yaml --methods A,b", "methods.0"),
+        ("benchmark run site.yaml --seeds 1,x", "seeds.1: Input should be a valid integer (found 'x')"),
+    ],
+)
+def test_a_value_that_cannot_be_is_an_error_in_words(
+    words: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for file in ("site.yaml", "site-1.zip"):
+        (tmp_path / file).write_text("cohort: {format: manifest, root: .}\n")
+    said = refusal(2, *words.split())
+    assert message in said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["site-1.zip", "site.yaml"]
+
+
 def test_the_command_starts_without_importing_torch_or_nvflare() -> None:
     code = (
         "import sys, medflare.cli.main; print([m for m in ('torch', 'nvflare', 'monai') if m in sys.modules])"

@@ -11,6 +11,7 @@ from typing import Any, get_args
 import pytest
 from page_reader import Reader, read
 
+from medflare.core.errors import ConfigError
 from medflare.core.run_record import Estimate, RunRecord, read_record
 from medflare.evaluation.agreement import finding_agreement
 from medflare.models.backbone import EMBEDDED_NAMES
@@ -73,6 +74,11 @@ def test_pictures_charts_and_tables_speak(page: Reader) -> None:
 )
 def test_the_page_tells(page: Reader, fact: str) -> None:
     assert fact in page.text
+
+
+def test_a_folder_is_no_name_of_a_page(run_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is a folder; name the file of the page"):
+        write_page(run_folder, tmp_path)
 
 
 def test_without_gallery_nothing_of_a_patient_is_in_the_page(run_folder: Path, tmp_path: Path) -> None:
