@@ -84,12 +84,16 @@ def _guess(folder: Path) -> CohortGuess:
     from medflare.data.detection.formats import guess_cohort
     from medflare.data.detection.label_map import with_label_map
     from medflare.data.detection.split import with_split
+    from medflare.data.detection.visits import with_visits
+    from medflare.data.readers import read_source
     from medflare.data.settings.cohort import CohortConfig
 
     guess = guess_cohort(folder)
     document = {"format": guess.format, "root": str(folder.resolve()), **guess.settings}
-    config = parse(CohortConfig, document, str(folder))
-    return with_split(with_label_map(guess, config), config)
+    source = read_source(parse(CohortConfig, document, str(folder)))
+    for more in (with_label_map, with_split, with_visits):
+        guess = more(guess, source)
+    return guess
 
 
 def _read(file: Path) -> tuple[dict[str, Cohort], list[str]]:
@@ -114,6 +118,7 @@ def _facts(guess: CohortGuess) -> dict[str, Any]:
     return {
         "format": guess.format,
         "settings": guess.settings,
+        "optional": guess.optional,
         "reasons": guess.reasons,
         "remarks": list(guess.remarks),
     }
@@ -163,6 +168,8 @@ def _cohort_lines(guess: CohortGuess, folder: Path, more: Mapping[str, Any]) -> 
             lines += [_line(k, v, guess.reasons.get(f"{key}.{k}", ""), 4) for k, v in value.items()]
         else:
             lines.append(_line(key, value, guess.reasons.get(key, ""), 2))
+    for key, value in guess.optional.items():
+        lines.append(f"  # {_line(key, value, guess.reasons.get(key, ''), 0)}")
     return lines
 
 
@@ -214,6 +221,9 @@ def _show(guesses: Mapping[Path, CohortGuess], cohorts: Mapping[str, Cohort], ou
         for row in examples(cohort):
             table.add_row(*(escape(cell) for cell in row))
         console.print(table)
+    for folder, guess in guesses.items():
+        for key, value in guess.optional.items():
+            console.print(f"{folder.name}: '{key}: {_scalar(value)}' {guess.reasons[key]}", style="yellow")
     for remark in dict.fromkeys(remark for guess in guesses.values() for remark in guess.remarks):
         console.print(escape(remark), style="yellow")
     console.print(f"Written: {out}. Check it, then: medflare cohort inspect {out}")

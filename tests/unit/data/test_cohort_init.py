@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -237,12 +238,38 @@ def test_patients_who_come_again_are_named_and_their_days_are_read(tmp_path: Pat
     table.write_text("\n".join([f"{head},patient,Study date", *rows]) + "\n")
     file = tmp_path / "site.yaml"
     init = facts("cohort", "init", tmp_path / "Süd", "--out", file)
-    assert "for FedTAR write 'visits: {}'" in init["remarks"][0]
-    file.write_text(file.read_text().replace("  format:", "  visits: {}\n  format:"))
+    assert init["optional"] == {"visits": {"order": "day"}}
+    line = "  # visits: {order: day}  # for fedtar and ct2replong: 3 of 3 patients come more than once\n"
+    assert line in file.read_text()
+    file.write_text(file.read_text().replace("# visits:", "visits:"))
     ((name, site),) = load_site_file(file).items()
     assert name == "sud"
     studies = load_cohort(site).studies
     assert [study.day for study in studies if study.patient_id == "P1"] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("facts_of_row", "optional"),
+    [
+        ({"visit": (1, 2, 1)}, {"visits": {"order": "visit"}}),
+        ({"day": (0, 9, 0), "visit": (1, 2, 1)}, {"visits": {"order": "day"}}),
+        ({"visit": (1, None, 1)}, {}),
+        ({}, {}),
+    ],
+)
+def test_visits_are_offered_where_the_source_orders_them(
+    facts_of_row: dict[str, tuple[int | None, ...]], optional: dict[str, object], tmp_path: Path
+) -> None:
+    root = cohort_folders.manifest(tmp_path / "data")
+    rows = [json.loads(line) for line in (root / "manifest.jsonl").read_text().splitlines()[:3]]
+    for place, row in enumerate(rows):
+        row["patient_id"] = f"p{place // 2}"
+        row.pop("day", None)
+        row |= {name: values[place] for name, values in facts_of_row.items()}
+    cohort_folders.write_jsonl(root / "manifest.jsonl", rows)
+    assert facts("cohort", "init", root, "--out", tmp_path / "site.yaml")["optional"] == optional
+    shown = answer("cohort", "init", root, "--out", tmp_path / "again.yaml")
+    assert ("1 of 2 patients come more than once" in shown) == bool(optional)
 
 
 def test_unknown_labels_are_listed_to_be_filled_in(tmp_path: Path) -> None:

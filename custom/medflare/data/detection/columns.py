@@ -55,9 +55,6 @@ def guess_studies_table(path: Path) -> CohortGuess | None:
     remarks = []
     if "day" in chosen:
         chosen.pop("date", None)
-    patients = values_of(chosen["patient_id"], rows) if "patient_id" in chosen else []
-    if {"day", "date"} & set(chosen) and len(set(map(str, patients))) < len(patients):
-        remarks.append("Patients come again, with days: for FedTAR write 'visits: {}' into the cohort.")
     if "patient_id" not in chosen:
         chosen["patient_id"] = None
         reasons["columns.patient_id"] = "no column names the patient, so each study is its own"

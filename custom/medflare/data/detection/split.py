@@ -6,20 +6,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from medflare.data.detection.guess import CohortGuess
-from medflare.data.readers import read_source
+from medflare.data.readers.common import SourceRecords
 from medflare.data.records import Note, Question, Study, Summary
-from medflare.data.settings.cohort import CohortConfig
 from medflare.data.splits import split_name
 
 
-def with_split(guess: CohortGuess, config: CohortConfig) -> CohortGuess:
+def with_split(guess: CohortGuess, source: SourceRecords) -> CohortGuess:
     """Return the guess with `split.ignore_source` where the source validates and trains on nothing, as a
     published part of a corpus does; else unchanged. A source of tests alone may be meant so.
 
     Args:
-        config: settings of the guess.
+        source: what is read by the guess.
     """
-    source = read_source(config)
     records: list[Study | Note | Question | Summary]
     records = [*source.studies, *source.notes, *source.questions, *source.summaries]
     splits = {split_name(record.split) for record in records if record.split}

@@ -35,11 +35,15 @@ def map_source_notes(source: SourceRecords, config: CohortConfig) -> AnnotationC
     return counts
 
 
+def unknown_labels(note: Note, mapping: LabelMap) -> set[str]:
+    """Return the labels of a note's entities that are neither mapped nor types of the inventory."""
+    return {e.label for e in note.entities if e.label not in mapping and e.label not in TYPES}
+
+
 def map_note(note: Note, mapping: LabelMap, counts: AnnotationCounts, where: str) -> Note:
     """Return the note with types of the inventory only; RecordError names labels neither mapped nor types."""
-    unknown = {e.label: e for e in reversed(note.entities) if e.label not in mapping and e.label not in TYPES}
-    if unknown:
-        raise _unknown_types(unknown, where)
+    if unknown := unknown_labels(note, mapping):
+        raise _unknown_types({e.label: e for e in reversed(note.entities) if e.label in unknown}, where)
     entities = []
     for entity in note.entities:
         counts.source_entities[entity.label] += 1
