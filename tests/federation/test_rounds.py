@@ -134,6 +134,15 @@ def test_best_and_final_are_both_kept(federation) -> None:
     assert record.artefacts == {"final": "result/adapter", "best": "result/best"}
 
 
+def test_a_best_metric_that_nobody_measures_is_named_after_the_first_validation(federation) -> None:
+    record = completed(federation(controller={"num_rounds": 2, "best_metric": "val_bleu"}))
+    (warning,) = record.preparation["warnings"]
+    assert warning.startswith(
+        "no round will be the best one: best_metric is 'val_bleu', and the sites measure val_"
+    )
+    assert record.best_round is None
+
+
 def test_canary_is_measured_and_leaves_no_trace(federation) -> None:
     plain, canary = federation(), federation(controller={"canary": True})
     completed(plain)

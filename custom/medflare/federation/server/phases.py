@@ -23,7 +23,7 @@ from medflare.federation.server.collection import train
 from medflare.federation.server.exact_comparison import compare_graphs
 from medflare.federation.server.first_values import FirstValues
 from medflare.federation.server.mixture import fit_mixture, mixture_to_fit
-from medflare.federation.server.preparation import agree, rate_warning, require_shared_notes
+from medflare.federation.server.preparation import agree, best_warning, rate_warning, require_shared_notes
 from medflare.federation.server.quorum import ANY
 from medflare.federation.server.resume import capture, restore
 from medflare.federation.server.roster import join_reasons
@@ -65,6 +65,8 @@ def run_all(run: Run, mixture: MixtureSettings | None = None, saved: SavedRun | 
     exchanges_done = saved.state.exchanges_done if saved else 0
     for number in range(exchanges_done // run.schedule.exchanges_per_round, run.args.num_rounds):
         run_round(run, number, exchanges_done)
+        if number + 1 == run.args.evaluate_every:
+            warn(run, best_warning(run.args.best_metric, run.recorder.record.rounds[-1].mean))
         if run.checkpoints.store.take_pause():
             raise PausedError
     run.late.close()

@@ -13,6 +13,7 @@ from medflare.core.adapter_config import BASE_MODEL
 from medflare.core.errors import RunError
 from medflare.core.method import HIGHEST_PRETRAINED_RATE
 from medflare.core.site_description import OWN, SiteDescription, description_of
+from medflare.core.summed_metrics import VALIDATION
 from medflare.core.tensors import SharedSpec
 from medflare.egress.failures import clean_text
 from medflare.learners.registry import known_method
@@ -108,6 +109,21 @@ def rate_warning(method: str, settings: Mapping[str, Any], facts: Mapping[str, M
         f"the learning rate is {rate:g}, which is for {known.new_model or 'the embedded model'}, and the "
         f"sites have {', '.join(pretrained)}: most rates for a pretrained model are below "
         f"{HIGHEST_PRETRAINED_RATE:g}. Submit the job with preset={known.preset_for(0)}, or a lower rate."
+    )
+
+
+def best_warning(best_metric: str, means: Mapping[str, float]) -> str:
+    """Return why no round can be the best one, or ''.
+
+    Args:
+        means: over the sites after the first validation; empty of its metrics where none leave the sites.
+    """
+    measured = sorted(name for name in means if name.startswith(f"{VALIDATION}_"))
+    if not measured or best_metric in measured:
+        return ""
+    return clean_text(
+        f"no round will be the best one: best_metric is '{best_metric}', and the sites measure "
+        f"{', '.join(measured)}. The final adapter is written all the same."
     )
 
 
