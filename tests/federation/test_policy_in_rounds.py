@@ -48,6 +48,12 @@ def test_a_plain_job_is_refused_where_masks_are_required_before_anybody_trains(u
     assert all(run.executors[site].worker is None for site in SITES), "no worker was ever started"
 
 
+@pytest.mark.parametrize("limit", [{"min_site_noise": 0.5}, {"min_threshold": 3}])
+def test_a_limit_of_masked_sums_is_not_escaped_by_a_plain_job(under: Make, limit: dict[str, Any]) -> None:
+    record = failed(under(everywhere(**limit)), "updates must have the protection mask, they have none")
+    assert record.rounds == []
+
+
 @pytest.mark.parametrize("require", ["mask", "mask|he"])
 def test_a_masked_job_meets_the_rule_and_its_ledgers_say_so(under: Make, require: str) -> None:
     run = under(everywhere(require=[require], min_sites=3), controller=MASKED)

@@ -104,6 +104,33 @@ def test_a_dot_goes_into_nested_settings_of_the_run_and_of_the_method() -> None:
             override(job, {key: 1})
 
 
+WITHOUT_EFFECT = {
+    "noise without masks": (
+        {"protection_settings.dp.noise_multiplier": 1.0},
+        "protection_settings.dp has no effect with protection 'none'",
+    ),
+    "noise under encryption": (
+        {"protection": "he", "protection_settings.dp.noise_multiplier": 1.0},
+        "protection_settings.dp has no effect with protection 'he'",
+    ),
+    "a bound without a sum": (
+        {"protection_settings.bound": 32},
+        "protection_settings.bound has no effect with protection 'none'",
+    ),
+    "a buffer that nobody fills": ({"buffer": 3}, "buffer has no effect with mode 'sync'"),
+    "seconds of no clock": ({"simulated_deadline": 5}, "has no effect without latency_profiles"),
+    "a site of half a profile": ({"latency_profiles": {"a": {"down": 1}}}, "site 'a': lacks seconds_per_ex"),
+}
+
+
+@pytest.mark.parametrize("case", WITHOUT_EFFECT)
+def test_a_setting_without_effect_is_refused(case: str) -> None:
+    """Who asks for noise in the sums must not send updates bare because a word is missing."""
+    changes, message = WITHOUT_EFFECT[case]
+    with pytest.raises(ConfigError, match=message):
+        check_job(override(load(JOBS / "fedmrg"), changes))
+
+
 def test_a_setting_that_was_renamed_is_named_with_its_new_name() -> None:
     with pytest.raises(ConfigError, match="'bench_rounds' is now called suspend_rounds"):
         override(load(JOBS / "fedmrg"), {"bench_rounds": 2})

@@ -271,13 +271,22 @@ class Policy:
         text = json.dumps(self.rules.model_dump(mode="json"), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Protections that every update must have: those of `require`, and masks where the site sets limits
+        to masked sums. A limit that a job escapes by sending its updates bare would be none."""
+        rules = self.rules
+        masks = [item for item in rules.require if "mask" in item.split("|")]
+        limited = rules.min_site_noise is not None or (rules.min_threshold is not None and not masks)
+        return (*rules.require, "mask") if limited and "mask" not in masks else rules.require
+
     def _unprotected(self, protections: Collection[str]) -> list[Refusal]:
         has = " and ".join(sorted(protections)) or "none"
         return [
             _refusal(
                 "require", f"updates must have the protection {item.replace('|', ' or ')}, they have {has}"
             )
-            for item in self.rules.require
+            for item in self.required
             if not set(item.split("|")) & set(protections)
         ]
 
@@ -342,9 +351,13 @@ def in_words(policy: Policy) -> list[str]:
     if rules.partners is not None:
         words.append(f"Sites it takes part with: {', '.join(rules.partners) or 'none'}.")
     if rules.min_threshold is not None:
-        words.append(f"A masked sum opens only if at least {rules.min_threshold} sites work together.")
+        words.append(
+            f"Updates leave in masked sums, which at least {rules.min_threshold} sites open together."
+        )
     if rules.min_site_noise is not None:
-        words.append(f"A masked sum of updates has noise of {rules.min_site_noise:g} times a site's norm.")
+        words.append(
+            f"Updates leave in masked sums with noise of {rules.min_site_noise:g} times a site's norm."
+        )
     if rules.min_examples > 1:
         words.append(f"Nothing leaves that is about fewer than {rules.min_examples} examples.")
     if rules.most_rounds is not None:

@@ -269,6 +269,7 @@ class Protection(ABC):
         server_reads: what the server can read of the updates.
         min_sites: how many sites a sum must be over to hide each of them.
         binds_work: whether sites agree on a digest of what they are sent to train on.
+        settings_read: those of ProtectionSettings that it obeys; a job that gives another is refused.
     """
 
     name: ClassVar[str]
@@ -277,6 +278,7 @@ class Protection(ABC):
     server_reads: ClassVar[ServerReads] = "updates"
     min_sites: ClassVar[int] = 1
     binds_work: ClassVar[bool] = False
+    settings_read: ClassVar[frozenset[str]] = frozenset(ProtectionSettings.model_fields)
 
     @property
     def seals(self) -> list[str]:

@@ -19,6 +19,7 @@ class HomomorphicEncryption(Protection):
     seal = "he"
     server_reads = "nothing"
     min_sites = Limits().min_sites
+    settings_read = frozenset({"bound", "max_lost_rounds"})
 
     def server_side(self, settings: ProtectionSettings, kit: Path) -> ServerProtection:
         from medflare.protections.encrypted_server import EncryptedServer

@@ -14,6 +14,7 @@ class NoProtection(Protection):
 
     name = "none"
     words = "no protection"
+    settings_read = frozenset()
 
     def server_side(self, settings: ProtectionSettings, kit: Path) -> ServerProtection:
         return ServerProtection()

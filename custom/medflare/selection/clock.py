@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -72,11 +72,14 @@ class SiteProfile:
 def read_profiles(declared: Mapping[str, Mapping[str, Any]]) -> dict[str, SiteProfile]:
     """Return site -> profile from a job's settings; ConfigError that names all sites with wrong entries."""
     known, profiles, faults = {item.name for item in fields(SiteProfile)}, {}, []
+    needed = {item.name for item in fields(SiteProfile) if item.default is MISSING}
     for site, entry in sorted(declared.items()):
-        strange = sorted(set(entry) - known)
+        strange, missing = sorted(set(entry) - known), sorted(needed - set(entry))
         try:
             if strange:
                 raise ConfigError(f"unknown keys {', '.join(strange)}; there are {', '.join(sorted(known))}.")
+            if missing:
+                raise ConfigError(f"lacks {', '.join(missing)}.")
             profiles[site] = SiteProfile(**entry)
         except (ConfigError, TypeError) as error:
             faults.append(f"site '{site}': {error}")

@@ -196,13 +196,13 @@ def test_every_rule_that_differs_from_its_default_is_put_into_words() -> None:
         "min_sites": (3, "At least 3 sites must take part."),
         "partners": (("site-2", "site-3"), "Sites it takes part with: site-2, site-3."),
         "plugins": ("our-package", "Packages whose code may run: our-package."),
-        "min_site_noise": (0.5, "A masked sum of updates has noise of 0.5 times a site's norm."),
+        "min_site_noise": (0.5, "Updates leave in masked sums with noise of 0.5 times a site's norm."),
         "dp": (
             {"epsilon": 3.0, "delta": 1e-5},
             "Patients train with differential privacy only, up to an epsilon of 3 at delta 1e-05 over all "
             "jobs.",
         ),
-        "min_threshold": (3, "A masked sum opens only if at least 3 sites work together."),
+        "min_threshold": (3, "Updates leave in masked sums, which at least 3 sites open together."),
         "min_examples": (20, "Nothing leaves that is about fewer than 20 examples."),
         "most_rounds": (50, "A run may have at most 50 rounds."),
         "max_bytes_per_round": (10**7, "At most 10,000,000 bytes may leave in a round."),

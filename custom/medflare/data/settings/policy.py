@@ -87,12 +87,15 @@ class PolicyConfig(Settings):
         default=None, description="names of the only sites this one takes part with; None for any"
     )
     min_threshold: int | None = Field(
-        default=None, ge=2, description="under masks: fewest sites that must work together to open a sum"
+        default=None,
+        ge=2,
+        description="fewest sites that must work together to open a masked sum; updates without masks stay "
+        "here, unless `require` allows 'mask|he'",
     )
     min_site_noise: float | None = Field(
         default=None,
         gt=0,
-        description="under masks: smallest noise_multiplier of a job's protection_settings.dp",
+        description="smallest noise_multiplier of protection_settings.dp; updates without masks stay here",
     )
     min_examples: int = Field(
         default=1, ge=1, description="an update or an evaluation over fewer examples stays here"

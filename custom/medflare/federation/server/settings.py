@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field, NonNegativeInt, field_validator
+from pydantic import Field, NonNegativeInt, field_validator, model_validator
 
 from medflare.core.config import Settings
 from medflare.learners.fedtar.mixture import MixtureSettings
-from medflare.protections.registry import ProtectionName
+from medflare.protections.registry import ProtectionName, get_protection
 from medflare.protections.settings import ProtectionSettings
 from medflare.selection.clock import read_profiles
 from medflare.wire.compression import Downlink, Uplink
@@ -134,6 +134,22 @@ class RoundsSettings(Settings):
     def _readable(cls, value: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
         read_profiles(value)
         return value
+
+    @model_validator(mode="after")
+    def _nothing_is_ignored(self) -> Self:
+        """Refuse settings without effect: who asks for noise in masked sums must not run without masks."""
+        protection = get_protection(self.protection)
+        unread = sorted(self.protection_settings.model_fields_set - protection.settings_read)
+        faults = [
+            f"protection_settings.{name} has no effect with protection '{protection.name}'" for name in unread
+        ]
+        if "buffer" in self.model_fields_set and self.mode != "async":
+            faults.append(f"buffer has no effect with mode '{self.mode}'")
+        if self.simulated_deadline is not None and not self.latency_profiles:
+            faults.append("simulated_deadline has no effect without latency_profiles")
+        if faults:
+            raise ValueError(f"{'; '.join(faults)}. Leave it out, or set what it belongs to")
+        return self
 
 
 class TemporalSettings(RoundsSettings):
