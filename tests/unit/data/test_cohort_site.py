@@ -9,12 +9,15 @@ import cohort_folders as folders
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from medflare.core.errors import ConfigError
+from medflare.data import readers
 from medflare.data.cohort_summary import summarise
 from medflare.data.load import load_cohort
 from medflare.data.samples import open_samples
 from medflare.data.settings.cohort import CohortConfig, SplitConfig
+from medflare.data.settings.formats import FORMATS, STUDY_FORMATS
 from medflare.data.settings.site import SiteConfig, load_site, load_site_file
 from medflare.data.splits import assign_splits, one_split_per_patient
 from site_builders import read_cohort
@@ -45,6 +48,19 @@ def test_a_setting_that_the_format_does_not_read_is_an_error(tmp_path: Path) -> 
     path = write(tmp_path / "site.yaml", "cohort: {format: r2gen, root: ., sections: findings}\n")
     with pytest.raises(ConfigError, match="r2gen does not read sections"):
         load_site_file(path)
+
+
+@pytest.mark.parametrize("format", sorted(set(FORMATS) - STUDY_FORMATS))
+def test_a_setting_of_images_is_refused_where_texts_are_read(format: str) -> None:
+    of_images = {"scanner": {}, "study_images": "first", "text_rules": "r2gen"}
+    with pytest.raises(ValidationError, match=f"format {format} does not read {', '.join(of_images)};"):
+        CohortConfig.model_validate({"format": format, "root": ".", **of_images})
+
+
+def test_the_formats_of_studies_are_those_whose_readers_make_them() -> None:
+    folder = Path(readers.__file__ or "").parent
+    made = {name for name in FORMATS if "Study(" in (folder / f"{name}.py").read_text("utf-8")}
+    assert made == STUDY_FORMATS
 
 
 def test_chexbert_without_weights_is_an_error(tmp_path: Path) -> None:

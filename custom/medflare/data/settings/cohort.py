@@ -12,7 +12,13 @@ from medflare.core.config import Settings
 from medflare.core.errors import ConfigError
 from medflare.core.inventory import TYPES
 from medflare.core.variables import ExpandedPath
-from medflare.data.settings.formats import FORMATS, OPTIONAL, settings_of_format
+from medflare.data.settings.formats import (
+    FORMATS,
+    OF_STUDIES,
+    OPTIONAL,
+    STUDY_FORMATS,
+    settings_of_format,
+)
 from medflare.data.settings.label_maps import LABEL_MAPS, mapping_of
 from medflare.data.settings.visits import VisitConfig
 
@@ -181,6 +187,8 @@ class CohortConfig(Settings):
     def _only_what_the_format_reads(self) -> CohortConfig:
         known = settings_of_format(self.format) or frozenset()
         unread = sorted((self.model_fields_set & OPTIONAL) - known)
+        if self.format in FORMATS and self.format not in STUDY_FORMATS:
+            unread += sorted(self.model_fields_set & OF_STUDIES)
         if unread:
             raise ValueError(
                 f"format {self.format} does not read {', '.join(unread)}; "

@@ -32,6 +32,12 @@ FORMATS: dict[str, frozenset[str]] = {
 """Format, which is also the reader's module -> the settings of OPTIONAL that it reads; others are refused."""
 
 
+STUDY_FORMATS = frozenset({"manifest", "r2gen", "mimic_cxr", "iu_xray", "chexpert_plus", "dicom_reports"})
+"""Those of FORMATS that hold images with reports; the others hold texts alone."""
+OF_STUDIES = frozenset({"scanner", "study_images", "text_rules", "labels", "chexbert_folder"})
+"""Settings of a cohort that say how images and reports are taken, whatever their format."""
+
+
 def settings_of_format(name: str) -> frozenset[str] | None:
     """Return the settings of OPTIONAL that a format reads; None where there is no such format.
 
