@@ -36,7 +36,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.timeout(7200)
 def test_jobs_fed_medlora_with_a_model_of_ones_own(model: str, tmp_path: Path, without_java: None) -> None:
-    answer("cohort", "make", tmp_path / "cohorts", "--notes", "--patients", "6", "--hospitals", "2")
+    answer("cohort", "make", tmp_path / "cohorts", "--notes", "--patients", "6")
     site_file = tmp_path / "cohorts" / "site.yaml"
     document = yaml.safe_load(site_file.read_text(encoding="utf-8"))
     for site in document["sites"].values():

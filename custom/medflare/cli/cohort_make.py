@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import typer
 
 from medflare.cli.output import JSON_OPTION, plain_errors, print_json
 
+ALPHA = 0.5
+"""Concentration of a partition by dirichlet, where none is given."""
 OVERWRITE = typer.Option(
     False, "--overwrite", help="Replace what this command made there before, with all that is in the folder."
 )
@@ -27,10 +30,14 @@ def partition(
         help="Studies: random_stratified (the default), report_clusters, dirichlet. Questions and summaries: "
         "iid (the default), class, dirichlet. Notes: iid.",
     ),
-    alpha: float = typer.Option(0.5, "--alpha", help="Dirichlet concentration; small is uneven."),
+    alpha: float | None = typer.Option(
+        None, "--alpha", help="Concentration of dirichlet, 0.5 by default; small is uneven."
+    ),
     seed: int = typer.Option(0, "--seed", min=0, help="Another seed deals the records otherwise."),
-    scanners: bool = typer.Option(
-        True, help="Studies: give every site its own blur, contrast and brightness."
+    scanners: bool | None = typer.Option(
+        None,
+        "--scanners/--no-scanners",
+        help="Studies: give every site its own blur, contrast and brightness.",
     ),
     by_findings: bool = typer.Option(
         False, "--by-findings", help="Summaries: group them by their rarest finding instead of their column."
@@ -61,6 +68,13 @@ def partition(
     texts = bool(cohort.questions or cohort.summaries)
     if by_findings and not texts:
         raise ConfigError("--by-findings goes with summaries; studies are dealt by their labels anyway.")
+    if alpha is not None and method != "dirichlet":
+        raise ConfigError(
+            f"--alpha {alpha:g}: goes with --method dirichlet; no other method has a concentration."
+        )
+    if scanners is not None and not cohort.studies:
+        raise ConfigError("--scanners and --no-scanners go with studies; texts have no scanner.")
+    alpha = ALPHA if alpha is None else alpha
     with PARTITION.building(out, overwrite) as folder:
         more = settings_of_pool(config, folder)
         if cohort.notes:
@@ -69,7 +83,11 @@ def partition(
             facts = _deal_texts(cohort, more, folder, names, method or "iid", alpha, seed, by_findings)
         else:
             plan = PartitionPlan(
-                sites=names, method=method or "random_stratified", alpha=alpha, seed=seed, scanners=scanners
+                sites=names,
+                method=method or "random_stratified",
+                alpha=alpha,
+                seed=seed,
+                scanners=scanners is not False,
             )
             facts = _deal_studies(cohort, config.cohort, more, folder, plan)
     path = out / SITE_FILE
@@ -149,7 +167,7 @@ def make(
         min=1,
         help="T planned visits of each patient; above 1 findings change and reports say how.",
     ),
-    size: int = typer.Option(128, "--size", min=32, help="Pixels of a side."),
+    size: int | None = typer.Option(None, "--size", min=32, help="Pixels of a side, 128 by default."),
     seed: int = typer.Option(0, "--seed", min=0, max=999, help="Other patients, same hospitals."),
     sheet: bool = typer.Option(True, help="Write contact_sheet.png too."),
     notes: bool = typer.Option(
@@ -159,18 +177,23 @@ def make(
     summaries: bool = typer.Option(
         False, "--summaries", help="Findings and impressions; with --notes, notes and summaries."
     ),
-    hospitals: int = typer.Option(3, "--hospitals", help="Questions and summaries: how many hospitals."),
-    dealt: str = typer.Option(
-        "class",
-        "--partition",
-        help="Questions and summaries: class (each specialty or finding at one or two hospitals), iid or "
-        "dirichlet.",
+    hospitals: int | None = typer.Option(
+        None, "--hospitals", help="Questions and summaries: how many hospitals, 3 by default."
     ),
-    alpha: float = typer.Option(0.3, "--alpha", help="Concentration of dirichlet; small is uneven."),
-    records: int = typer.Option(
-        0,
+    dealt: str | None = typer.Option(
+        None,
+        "--partition",
+        help="Questions and summaries: class (the default; each specialty or finding at one or two "
+        "hospitals), iid or dirichlet.",
+    ),
+    alpha: float | None = typer.Option(
+        None, "--alpha", help="Concentration of dirichlet, 0.3 by default; small is uneven."
+    ),
+    records: int | None = typer.Option(
+        None,
         "--records",
-        help="Questions or summaries a hospital trains on, on average; 0 for the usual number.",
+        min=0,
+        help="Questions or summaries a hospital trains on, on average; 0 or none for the usual number.",
     ),
     overwrite: bool = OVERWRITE,
     as_json: bool = JSON_OPTION,
@@ -188,11 +211,19 @@ def make(
     from medflare.synthetic.site_files import SYNTHETIC_HOSPITALS
 
     content = _hospitals_of_options(notes, questions, summaries, visits)
+    of_texts = {"--hospitals": hospitals, "--partition": dealt, "--alpha": alpha, "--records": records}
+    _refuse_without_effect(content, of_texts, size)
     with SYNTHETIC_HOSPITALS.building(out, overwrite) as folder:
         if content == "questions" or content in SUMMARIES:
-            counts, unit = _make_texts(folder, content, patients, hospitals, dealt, alpha, seed, records)
+            dealing = (
+                3 if hospitals is None else hospitals,
+                dealt or "class",
+                0.3 if alpha is None else alpha,
+            )
+            counts, unit = _make_texts(folder, content, patients, *dealing, seed, records or 0)
         else:
-            counts, unit = _make_patients(folder, content, patients, visits, size, seed, sheet), "patients"
+            pixels = 128 if size is None else size
+            counts, unit = _make_patients(folder, content, patients, visits, pixels, seed, sheet), "patients"
     if as_json:
         facts = {name: {unit: n, "folder": str(out / name)} for name, n in counts.items()}
         print_json({"site_file": str(out / "site.yaml"), "hospitals": facts})
@@ -220,6 +251,23 @@ def _hospitals_of_options(notes: bool, questions: bool, summaries: bool, visits:
     if questions or notes:
         return "questions" if questions else "notes"
     return "visits" if visits > 1 else "studies"
+
+
+def _refuse_without_effect(content: str, of_texts: Mapping[str, object], size: int | None) -> None:
+    """Raise ConfigError for options that the hospitals which were asked for have no use for."""
+    from medflare.core.errors import ConfigError
+
+    texts = content == "questions" or content in SUMMARIES
+    given = [name for name, value in of_texts.items() if value is not None]
+    if given and not texts:
+        raise ConfigError(
+            f"{', '.join(given)}: goes with --questions or --summaries, which make as many hospitals as you "
+            "like. Of patients there are three hospitals and an unseen fourth."
+        )
+    if of_texts["--alpha"] is not None and of_texts["--partition"] != "dirichlet":
+        raise ConfigError("--alpha: goes with --partition dirichlet; no other partition has a concentration.")
+    if size is not None and content not in ("studies", "visits"):
+        raise ConfigError(f"--size {size}: goes with radiographs; texts have no pixels.")
 
 
 def _make_patients(

@@ -88,6 +88,12 @@ def test_wrong_settings_exit_with_2_and_data_with_3(tmp_path: Path) -> None:
         ("cohort make new --seed -1", "greater than or equal to 0"),
         ("cohort make new --seed 1000", "less than or equal to 999"),
         ("cohort partition site.yaml new --seed -1", "greater than or equal to 0"),
+        ("cohort make new --hospitals 20", "--hospitals: goes with --questions or --summaries"),
+        ("cohort make new --notes --records 9 --alpha 1", "--alpha, --records: goes with --questions or"),
+        ("cohort make new --questions --alpha 1", "--alpha: goes with --partition dirichlet"),
+        ("cohort make new --questions --size 64", "goes with radiographs; texts have no pixels"),
+        ("cohort partition notes.yaml new --alpha 1", "goes with --method dirichlet"),
+        ("cohort partition notes.yaml new --no-scanners", "go with studies; texts have no scanner"),
         ("kits approve .", "expected the request that came, <name>.request.zip"),
         ("kits approve site-1.zip", "expected the request that came, <name>.request.zip"),
         ("benchmark run site.yaml --methods A,b", "methods.0"),
@@ -100,9 +106,12 @@ def test_a_value_that_cannot_be_is_an_error_in_words(
     monkeypatch.chdir(tmp_path)
     for file in ("site.yaml", "site-1.zip"):
         (tmp_path / file).write_text("cohort: {format: manifest, root: .}\n")
+    (tmp_path / "notes.yaml").write_text("cohort: {format: notes_jsonl, root: .}\n")
+    (tmp_path / "notes.jsonl").write_text('{"doc_id": "n1", "text": "Asthma."}\n')
+    there = sorted(tmp_path.iterdir())
     said = refusal(2, *words.split())
     assert message in said
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["site-1.zip", "site.yaml"]
+    assert sorted(tmp_path.iterdir()) == there
 
 
 def test_the_command_starts_without_importing_torch_or_nvflare() -> None:
