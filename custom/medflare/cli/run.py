@@ -87,6 +87,13 @@ def run(
     if resume:
         if workspace is None:
             raise ConfigError("--resume needs --workspace, with the run to go on with.")
+        asked = {"--site-file": site_file, "--sites": sites, "--unseen": unseen, "--rounds": rounds}
+        flags = {"--canary": canary, "--local-baseline": local_baseline, "--overwrite": overwrite}
+        if given := [name for name, value in {**asked, "--set": set_, **flags}.items() if value]:
+            raise ConfigError(
+                f"{', '.join(given)}: --resume goes on with the run as it was asked for then. Leave it "
+                "out, or begin another run."
+            )
         resume_workspace(workspace, page and file.page, as_json, hooks)
         return
     request = RunRequest(

@@ -94,6 +94,10 @@ def test_wrong_settings_exit_with_2_and_data_with_3(tmp_path: Path) -> None:
         ("cohort make new --questions --size 64", "goes with radiographs; texts have no pixels"),
         ("cohort partition notes.yaml new --alpha 1", "goes with --method dirichlet"),
         ("cohort partition notes.yaml new --no-scanners", "go with studies; texts have no scanner"),
+        (
+            "run fedmrg -w new --resume --rounds 9 --set rule=fedprox",
+            "--rounds, --set: --resume goes on with the run as it was asked for then",
+        ),
         ("kits approve .", "expected the request that came, <name>.request.zip"),
         ("kits approve site-1.zip", "expected the request that came, <name>.request.zip"),
         ("benchmark run site.yaml --methods A,b", "methods.0"),
