@@ -80,6 +80,8 @@ def extract(
         raise ConfigError(f"--format {format_}: expected one of {', '.join(FORMATS)}.")
     if out is None and not (show or as_json):
         out = FOLDER
+    if out is None and format_ != "brat":
+        raise ConfigError(f"--format {format_}: is of files; name their folder with --out.")
     totals = ExtractionTotals()
     read = notes_to_mark(
         notes or [], site_file, site, totals, file_of_each=out is not None and format_ in SUFFIXES

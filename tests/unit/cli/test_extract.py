@@ -227,6 +227,7 @@ def test_nothing_to_read_is_exit_code_3(run: Path, tiny_encoder: Path, tmp_path:
 @pytest.mark.parametrize(
     ("given", "code", "message"),
     [
+        (["--format", "xmi"], 2, "is of files; name their folder with --out"),
         (["--format", "xml"], 2, "expected one of brat, xmi, jsonl, fhir"),
         (["--personalised", "x"], 2, "no part is personalised"),
         (["--site", "a"], 2, "--site a: goes with --site-file"),
