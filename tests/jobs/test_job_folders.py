@@ -22,6 +22,7 @@ from medflare.recipes.job import CLIENT_CONFIG, SERVER_CONFIG, Job
 from medflare.recipes.job_check import check_job
 from medflare.recipes.job_main import arguments, main, wanted_job
 from medflare.recipes.job_reader import read_job
+from medflare.recipes.local_baseline import job_alone
 from medflare.recipes.overrides import override
 
 JOBS = Path(__file__).parents[2] / "jobs"
@@ -129,6 +130,39 @@ def test_a_setting_without_effect_is_refused(case: str) -> None:
     changes, message = WITHOUT_EFFECT[case]
     with pytest.raises(ConfigError, match=message):
         check_job(override(load(JOBS / "fedmrg"), changes))
+
+
+LEFT_BEHIND = {
+    "protection": (
+        {"protection": "masking", "protection_settings": {"bound": 32.0}},
+        {"protection": "none"},
+        "protection_settings",
+    ),
+    "mode": ({"mode": "async", "buffer": 2}, {"mode": "sync"}, "buffer"),
+    "clock": (
+        {
+            "latency_profiles": {"a": {"seconds_per_example": 1.0, "down": 1.0, "up": 1.0}},
+            "simulated_deadline": 5.0,
+        },
+        {"latency_profiles": {}},
+        "simulated_deadline",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LEFT_BEHIND)
+def test_what_a_change_leaves_without_effect_goes_with_it_unless_it_is_asked_for(case: str) -> None:
+    """A hospital alone trains a masked, or asynchronous, job without masks and at its own pace."""
+    own, changes, gone = LEFT_BEHIND[case]
+    job = load(JOBS / "fedmrg")
+    job = replace(job, controller={**job.controller, **own})
+    check_job(job)
+    changed = override(job, changes)
+    check_job(changed)
+    assert gone not in changed.controller
+    check_job(job_alone(job))
+    with pytest.raises(ConfigError, match="has no effect"):
+        check_job(override(job, {**changes, gone: own[gone]}))
 
 
 def test_a_setting_that_was_renamed_is_named_with_its_new_name() -> None:

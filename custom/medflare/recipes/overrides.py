@@ -35,9 +35,9 @@ def override(job: Job, changes: Mapping[str, Any]) -> Job:
     `preset` comes first: its settings take the place of all of the job's but those that the method keeps (the
     variant, an image encoder), and its values of rounds, transport and the job's own rule that of the job's;
     `job` is no preset and changes nothing. Another workflow leaves behind what it has no setting for, another
-    rule the settings of the one before. What stands in several places of a job (FedTAR's `visits`, `mixture`)
-    changes in all of them where one is named. `exchanges` comes last: each round becomes so many, of as much
-    less training.
+    rule the settings of the one before; so do another protection and mode, and no simulated clock. What
+    stands in several places of a job (FedTAR's `visits` and `mixture`) changes in all of them where one is
+    named. `exchanges` comes last: each round becomes so many, of as much less training.
 
     Raises:
         ConfigError: there is no such setting or workflow.
@@ -53,6 +53,7 @@ def override(job: Job, changes: Mapping[str, Any]) -> Job:
     if changes.get("rule", job.aggregation.get("rule")) != job.aggregation.get("rule"):
         job = replace(job, aggregation={})
     changes = _in_every_place(job, changes)
+    job = _without_what_it_leaves(job, changes)
     blocks: dict[str, Any] = {
         "settings": copy.deepcopy(job.settings),
         "controller": copy.deepcopy(job.controller),
@@ -81,6 +82,21 @@ def override(job: Job, changes: Mapping[str, Any]) -> Job:
             f"{', '.join(_setting_names(job.flow.settings))}."
         )
     return _in_exchanges(replace(job, **blocks), exchanges)
+
+
+def _without_what_it_leaves(job: Job, changes: Mapping[str, Any]) -> Job:
+    """Return the job without its own settings that have no effect beside the changes.
+
+    A setting that somebody asked for stays, and is refused where it has none.
+    """
+    now, left = job.controller, set[str]()
+    if changes.get("protection", now.get("protection")) != now.get("protection"):
+        left.add("protection_settings")
+    if changes.get("mode", now.get("mode")) != now.get("mode"):
+        left.add("buffer")
+    if not changes.get("latency_profiles", True):
+        left.add("simulated_deadline")
+    return replace(job, controller={key: value for key, value in now.items() if key not in left})
 
 
 def _in_every_place(job: Job, changes: dict[str, Any]) -> dict[str, Any]:
