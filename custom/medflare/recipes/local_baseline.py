@@ -9,8 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from medflare.aggregation import rule_class
 from medflare.aggregation.capabilities import AsksClientTerms, SamplesClients
+from medflare.core.config import read_yaml
 from medflare.core.errors import ConfigError, MedflareError
 from medflare.core.run_record import (
     ComparisonRecord,
@@ -19,6 +22,7 @@ from medflare.core.run_record import (
     RunRecord,
     read_record,
 )
+from medflare.data.settings.policy import PolicyConfig
 from medflare.data.settings.site import SiteConfig
 from medflare.recipes.after_run import locate, score_unseen
 from medflare.recipes.job import Job, write_to_temporary
@@ -39,6 +43,9 @@ ALONE: Mapping[str, Any] = {
     "mode": "sync",
 }
 """Settings of a job for one site; keys that its workflow does not have are left out."""
+OF_A_FEDERATION = ("min_sites", "partners", "require", "min_threshold", "min_site_noise")
+"""Rules of a site's policy about who else takes part and what hides its update from them. A hospital that
+trains alone sends nothing to anybody; its other rules hold, such as the budget of differential privacy."""
 
 
 def job_alone(job: Job) -> Job:
@@ -68,8 +75,11 @@ def check_baselines(job: Job, known: Mapping[str, SiteConfig], sites: Sequence[s
     """
     alone = job_alone(job)
     for site in sites:
+        config = known[site]
+        kept = {name: value for name, value in config.policy if name not in OF_A_FEDERATION}
+        config = config.model_copy(update={"policy": PolicyConfig(**kept)})
         try:
-            check_run(alone, known, [site], workspace)
+            check_run(alone, {site: config}, [site], workspace)
         except ConfigError as error:
             raise ConfigError(f"--local-baseline: {site} cannot train alone: {error}") from None
 
@@ -97,9 +107,8 @@ def train_alone(
     if not _completed(place):
         with write_to_temporary(job_alone(job)) as holder:
             folder = Path(holder) / job.title
-            run(
-                folder, place, [site], site_file, on_event=on_event, overwrite=True, changes={"preset": "job"}
-            )
+            file = _file_alone(site_file, site)
+            run(folder, place, [site], file, on_event=on_event, overwrite=True, changes={"preset": "job"})
     alone_path = locate(place)
     for name in request.unseen:
         score_unseen(alone_path, site_file, name)
@@ -110,6 +119,16 @@ def train_alone(
         gaps = _differences(record, record_path.parent, moved)
         record.alone.append(LocalBaseline(trained_at=site, evaluation=moved, differences=gaps))
     record.write(record_path)
+
+
+def _file_alone(site_file: Path, site: str) -> Path:
+    """Write beside the run's site.yaml one of a site alone, without rules OF_A_FEDERATION; return it."""
+    entry = dict(read_yaml(site_file)["sites"][site])
+    policy = {name: rule for name, rule in (entry.get("policy") or {}).items() if name not in OF_A_FEDERATION}
+    entry["policy"] = policy
+    path = site_file.with_name(f"{site}.alone.yaml")
+    path.write_text(yaml.safe_dump({"sites": {site: entry}}, sort_keys=False), encoding="utf-8")
+    return path
 
 
 def _completed(place: Path) -> bool:

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from medflare.core.errors import ConfigError
 from medflare.core.run_record import Estimate, EvaluationRecord, RunRecord, SiteRecord, read_record
-from medflare.data.settings.site import SiteConfig
+from medflare.data.settings.policy import PolicyConfig
+from medflare.data.settings.site import SiteConfig, load_site_file
 from medflare.evaluation.predictions import Prediction
 from medflare.recipes import local_baseline
 from medflare.recipes.job import Job
@@ -58,6 +60,13 @@ def test_a_site_that_could_not_train_alone_is_named_before_the_run(tmp_path: Pat
     site = SiteConfig.model_validate({"cohort": {"format": "manifest", "root": str(tmp_path)}})
     known = dict.fromkeys(SITES, site)
     check_baselines(job("fedmrg"), known, SITES, tmp_path)
+    policy = PolicyConfig(min_sites=3, require=("mask",), min_threshold=3)
+    check_baselines(
+        job("fedmrg", protection="masking"),
+        dict.fromkeys(SITES, site.model_copy(update={"policy": policy})),
+        SITES,
+        tmp_path,
+    )
     profile = {"seconds_per_example": 1.0, "up": 1.0, "down": 1.0}
     simulated = job("fedmrg", latency_profiles={"north": profile})
     with pytest.raises(ConfigError, match=r"south cannot train alone: .*no latency profile for south"):
@@ -67,6 +76,11 @@ def test_a_site_that_could_not_train_alone_is_named_before_the_run(tmp_path: Pat
 def write_run(workspace: Path, sites: list[str], drafts: str, status: str = "completed") -> None:
     """Write what a run of the simulator leaves: a record, and each site's predictions at the site."""
     folder = workspace / SERVER_FOLDER
+    cohort = {"format": "manifest", "root": str(workspace)}
+    policy = {"min_sites": 3, "require": ["mask"], "min_site_noise": 0.5, "min_examples": 7}
+    (workspace / "local").mkdir(parents=True)
+    document = {"sites": {site: {"cohort": cohort, "policy": policy} for site in sites}}
+    (workspace / "local" / "site.yaml").write_text(yaml.safe_dump(document))
     evaluations = []
     for site in sites:
         file = workspace / site / "predictions.jsonl"
@@ -117,8 +131,10 @@ def test_scores_of_training_alone_and_the_paired_difference_enter_the_record_onc
     )
     started: list[list[str]] = []
 
-    def run(folder: Path, place: Path, sites: list[str], *_: Any, **__: Any) -> None:
+    def run(folder: Path, place: Path, sites: list[str], file: Path, **_: Any) -> None:
         assert read_job(folder).n_clients == 1
+        policy = load_site_file(file)[sites[0]].policy
+        assert policy == PolicyConfig(min_examples=7), "who else takes part is nobody's rule here"
         started.append(sites)
         write_run(place, sites, "no effusion")
 
