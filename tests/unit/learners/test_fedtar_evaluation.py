@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 
 import pytest
 
@@ -23,6 +24,7 @@ class Copyist:
     """Writes the reference, or the report of the visit before."""
 
     seed = 0
+    scorers: Mapping[str, str | Path] = MappingProxyType({})
 
     def __init__(self, samples: VisitSamples, copies: str, visits: int = VISITS) -> None:
         self.samples, self.copies, self.site = samples, copies, samples.cohort.name
