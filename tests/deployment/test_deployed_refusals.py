@@ -11,7 +11,7 @@ from pathlib import Path
 import deployed_jobs
 import pytest
 import yaml
-from deployed import LEAD, Federation
+from deployed import LEAD, SITES, Federation
 from deployed_programs import LONG, wait_until
 from nvflare.fuel.flare_api.api_spec import AuthorizationError
 
@@ -35,7 +35,8 @@ def test_a_class_that_is_not_listed_is_refused_at_the_site_and_never_made(
     write_json(job / CLIENT_CONFIG, content)
     job_id = federation.submit(job)
     assert federation.wait(job_id) == "FINISHED:ABNORMAL"
-    assert "ComponentNotAuthorized" in federation.log("site-1")
+    # The first site that refuses ends the job, and on a slow machine before another has read it.
+    assert any("ComponentNotAuthorized" in federation.log(site) for site in SITES)
     assert not (tmp_path / "made").exists()
 
 
