@@ -40,7 +40,7 @@ def write_page(record_path: Path, out: Path | None = None, gallery: int = RECORD
 
     Raises:
         DataError: the record or a predictions file cannot be read.
-        ConfigError: `out` is a folder.
+        ConfigError: `out` is a folder or a device.
     """
     path = record_path / "run.json" if record_path.is_dir() else record_path
     record = read_record(path)
@@ -48,6 +48,8 @@ def write_page(record_path: Path, out: Path | None = None, gallery: int = RECORD
     out = out or path.with_name("page.html")
     if out.is_dir():
         raise ConfigError(f"{out}: is a folder; name the file of the page, for instance {out / 'page.html'}.")
+    if out.exists() and not out.is_file():  # it would be replaced, /dev/null for the whole machine
+        raise ConfigError(f"{out}: is no file; name one for the page.")
     out.parent.mkdir(parents=True, exist_ok=True)
     scratch = out.with_name(out.name + ".tmp")
     html = render(record, predictions, gallery, path.name, weights=_weights(record, path.parent))

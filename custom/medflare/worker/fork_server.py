@@ -213,10 +213,8 @@ def become(request: Mapping[str, Any]) -> None:
     with suppress(OSError):
         os.setpgid(0, 0)
     nothing = os.open(os.devnull, os.O_RDONLY)
-    if nothing:  # 0 where this process had no input
-        os.dup2(nothing, 0)
-        os.close(nothing)
-    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - nothing that was read ahead before
+    os.dup2(nothing, 0)
+    os.close(nothing)
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["env"])

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -79,6 +80,15 @@ def test_the_page_tells(page: Reader, fact: str) -> None:
 def test_a_folder_is_no_name_of_a_page(run_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is a folder; name the file of the page"):
         write_page(run_folder, tmp_path)
+
+
+def test_a_device_is_not_replaced_by_a_page(run_folder: Path, tmp_path: Path) -> None:
+    """As root it would be: /dev/null was a file of all programs' output then."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(ConfigError, match="is no file; name one for the page"):
+        write_page(run_folder, pipe)
+    assert pipe.is_fifo()
 
 
 def test_without_gallery_nothing_of_a_patient_is_in_the_page(run_folder: Path, tmp_path: Path) -> None:
