@@ -143,6 +143,12 @@ def test_a_best_metric_that_nobody_measures_is_named_after_the_first_validation(
     assert record.best_round is None
 
 
+def test_a_metric_of_training_may_decide_which_round_is_the_best(federation) -> None:
+    record = completed(federation(controller={"num_rounds": 2, "best_metric": "train_loss"}))
+    assert record.best_round is not None
+    assert "warnings" not in record.preparation
+
+
 def test_canary_is_measured_and_leaves_no_trace(federation) -> None:
     plain, canary = federation(), federation(controller={"canary": True})
     completed(plain)

@@ -46,6 +46,6 @@ def write_notes_partition(
         site: further settings of every site, such as its `backbone`.
     """
     dealt = partition_notes(notes, plan)
-    cohorts = {site: write_note_tables(listed, folder / site) for site, listed in dealt.items()}
+    cohorts = {name: write_note_tables(listed, folder / name) for name, listed in dealt.items()}
     head = f"{HEAD} {len(notes)} notes: {json.dumps(asdict(plan))}\n"
     return write_site_file(folder / SITE_FILE, cohorts, head, site)

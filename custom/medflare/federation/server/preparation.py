@@ -119,7 +119,7 @@ def best_warning(best_metric: str, means: Mapping[str, float]) -> str:
         means: over the sites after the first validation; empty of its metrics where none leave the sites.
     """
     measured = sorted(name for name in means if name.startswith(f"{VALIDATION}_"))
-    if not measured or best_metric in measured:
+    if not measured or best_metric in means:  # a metric of training may decide too
         return ""
     return clean_text(
         f"no round will be the best one: best_metric is '{best_metric}', and the sites measure "
