@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -64,11 +65,11 @@ def test_export_from_the_command_line(tmp_path: Path) -> None:
 
 def test_any_setting_can_be_changed_by_its_name() -> None:
     given = arguments(load(JOBS / "fedmrg")).parse_args(
-        ["--set", "settings.model.lora.rank=4", "--set", "fraction=0.5", "--set", "worker=thread"]
+        ["--set", "settings.model.lora.rank=4", "--set", "max_share=0.5", "--set", "worker=thread"]
     )
     job = wanted_job(load(JOBS / "fedmrg"), given)
     assert job.settings["model"]["lora"]["rank"] == 4
-    assert job.controller["fraction"] == 0.5
+    assert job.controller["max_share"] == 0.5
     assert job.executor["worker"] == "thread"
 
 
@@ -89,12 +90,11 @@ def test_an_unknown_setting_lists_the_valid_ones(capsys: pytest.CaptureFixture[s
 def test_a_dot_goes_into_nested_settings_of_the_run_and_of_the_method() -> None:
     """As docs/how-to/masking.md says of the bound."""
     job = load(JOBS / "fedmrg")
-    changed = override(
-        job, {"protection": "masking", "protection_settings.bound": 32, "settings.dp.epsilon": 3}
-    )
+    private = {"settings.variant": "private", "settings.dp.noise_multiplier": 3.0}
+    changed = override(job, {"protection": "masking", "protection_settings.bound": 32, **private})
     check_job(override(job, {"protection": "masking", "protection_settings.bound": 32}))
     assert changed.controller["protection_settings"] == {"bound": 32}
-    assert changed.settings["dp"] == {"epsilon": 3}
+    assert changed.settings["dp"] == {"noise_multiplier": 3.0}
     empty = override(
         replace(job, controller={**job.controller, "protection_settings": None}),
         {"protection_settings.bits": 16},
@@ -130,6 +130,63 @@ def test_a_setting_without_effect_is_refused(case: str) -> None:
     changes, message = WITHOUT_EFFECT[case]
     with pytest.raises(ConfigError, match=message):
         check_job(override(load(JOBS / "fedmrg"), changes))
+
+
+CHANGES_WITHOUT_EFFECT = {
+    "a share of data beside steps": (
+        *("fedmrg", {"fraction": 0.5}),
+        "fraction has no effect, as steps says how much a site trains",
+    ),
+    "passes beside steps": (
+        *("fed_medlora", {"settings.local_epochs": 3, "steps": 5}),
+        "settings.local_epochs has no effect, as steps says how much",
+    ),
+    "drafts that nobody makes": (
+        *("fedmrg", {"evaluate_every": 0, "settings.eval_limit": 4}),
+        "settings.eval_limit has no effect, as evaluate_every is 0",
+    ),
+    "a mix of one adapter": (
+        *("fedmrg", {"settings.variant": "fed_lora", "settings.gamma_mix": 0.3}),
+        "settings.gamma_mix has no effect, as settings.dual is false",
+    ),
+    "a bank that nobody reads": (
+        *("fedmrg", {"settings.variant": "fed_lora", "settings.bank": "prototypes"}),
+        "settings.bank has no effect, as settings.contrastive is false",
+    ),
+    "ranks of another adapter": (
+        *("fed_medlora", {"settings.peft.method": "vera", "settings.lora.rank": 4}),
+        "settings.lora.rank has no effect, as settings.peft.method is 'vera'",
+    ),
+    "a grid is not fitted": (
+        *("fedtar", {"mixture.source": "global_fixed", "mixture.iterations": 9}),
+        "settings.mixture.iterations has no effect, as settings.mixture.source is 'global_fixed'",
+    ),
+    "a beam alone": (
+        *("fedvit_gpt2", {"settings.decoding.length_penalty": 2.0}),
+        "settings.decoding.length_penalty has no effect, as settings.decoding.beams is 1",
+    ),
+    "a rule's setting": (
+        *("fedtar", {"rule_settings.alpha": 0.5}),
+        "rule_settings.alpha has no effect, as rule_settings.alpha_mode is 'sigmoid'",
+    ),
+    "a bound that only sites' factors have": (
+        *("fed_medlora_plus", {"rule_settings.clip": 1.0}),
+        "rule_settings.clip has no effect, as rule_settings.mode is 'server'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES_WITHOUT_EFFECT)
+def test_a_change_that_changes_nothing_is_refused_and_the_reason_named(case: str) -> None:
+    name, changes, message = CHANGES_WITHOUT_EFFECT[case]
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        override(load(JOBS / name), changes)
+
+
+def test_passes_and_exchanges_and_no_steps_belong_together() -> None:
+    job = override(load(JOBS / "fed_medlora"), {"settings.local_epochs": 2, "exchanges": 4})
+    assert job.controller["fraction"] == 0.5
+    assert override(load(JOBS / "fedmrg"), {"steps": None, "fraction": 0.5}).controller["fraction"] == 0.5
 
 
 LEFT_BEHIND = {

@@ -37,8 +37,9 @@ def job_settings() -> str:
     parts = [
         "# Job settings",
         f"{GENERATED} `--set key=value` of `medflare run` and of a job's `job.py`, or the files of the job "
-        "folder. A key that nothing reads is an error that lists the valid ones. Rules have [a page of their "
-        "own](rules.md).",
+        "folder. A key that nothing reads is an error that lists the valid ones; `--set` also refuses what "
+        "would change nothing beside the job's other settings (`gamma_mix` of one adapter, `fraction` beside "
+        "`steps`), and names them. Rules have [a page of their own](rules.md).",
         table(
             ("key", "goes to", "file"),
             [

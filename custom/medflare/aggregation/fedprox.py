@@ -11,6 +11,7 @@ from medflare.aggregation.base import RuleFacts, Weighting
 from medflare.aggregation.capabilities import AsksClientTerms
 from medflare.aggregation.norm_clip import NormClipSettings
 from medflare.aggregation.weighted_mean import MOST_TOKENS, MeanRule
+from medflare.core.config import beside
 from medflare.core.hints import ProximalHint, RoundHints
 
 
@@ -29,6 +30,10 @@ class FedProx(MeanRule, AsksClientTerms):
         """as in `WeightedMean`."""
         most_tokens: int = Field(default=MOST_TOKENS, ge=1)
         """as in `WeightedMean`."""
+
+        @property
+        def without_effect(self) -> dict[str, str]:
+            return beside((self.weighting != "tokens", f"weighting is '{self.weighting}'", "most_tokens"))
 
     settings: Settings
 

@@ -15,6 +15,7 @@ from medflare.aggregation.base import RuleFacts
 from medflare.aggregation.capabilities import AllowsSiteFactors, Score, ScoresCandidates, SendsHints
 from medflare.aggregation.norm_clip import NormClipSettings, needs_each_update
 from medflare.aggregation.weighted_mean import MeanRule
+from medflare.core.config import beside
 from medflare.core.errors import ConfigError, UpdateError
 from medflare.core.hints import InfluenceHint, RoundHints
 from medflare.core.tensors import State, apply_delta
@@ -47,6 +48,10 @@ class Influence(MeanRule, ScoresCandidates, SendsHints, AllowsSiteFactors):
         """false is the code variant without n_k."""
         clip: float = Field(default=2.0, gt=0, le=20)
         """c of the client's factor."""
+
+        @property
+        def without_effect(self) -> dict[str, str]:
+            return beside((self.mode == "server", "mode is 'server'", "clip"))
 
     settings: Settings
 

@@ -13,6 +13,7 @@ from pydantic import Field
 from medflare.aggregation.base import AggregationRule, RuleFacts
 from medflare.aggregation.capabilities import ReadsMetrics, Score, ScoresCandidates
 from medflare.aggregation.norm_clip import NormClipSettings, clip_factors, needs_each_update
+from medflare.core.config import beside
 from medflare.core.errors import ConfigError, UpdateError
 from medflare.core.tensors import State, add_to_each, apply_delta, apply_delta_in_place, zeros
 from medflare.core.update import Update
@@ -48,6 +49,11 @@ class LossFedAvg(AggregationRule, ScoresCandidates, ReadsMetrics):
         """with "client", the metric of an update that holds ℓ_k, of the trained model (VG-5)."""
         floor: float = Field(default=1e-3, gt=0)
         """smallest ℓ that counts, else one near-zero loss takes the whole average (VG-3)."""
+
+        @property
+        def without_effect(self) -> dict[str, str]:
+            source = f"loss_source is '{self.loss_source}'"
+            return beside((self.loss_source != "client", source, "loss_metric"))
 
     settings: Settings
 

@@ -25,6 +25,7 @@ from medflare.aggregation.capabilities import (
 from medflare.aggregation.coefficients import AlphaMode, Embedding, Schedule, alpha_gradient, convex_weights
 from medflare.aggregation.norm_clip import NormClipSettings
 from medflare.aggregation.weighted_mean import MeanRule
+from medflare.core.config import beside
 from medflare.core.errors import UpdateError
 from medflare.core.hints import RoundHints, VisitHint
 from medflare.core.optimiser_state import moments, restore_moments
@@ -72,6 +73,15 @@ class TemporalResidual(
         start: float = Field(default=0.5, gt=0, lt=1)
         """α_t of every visit with "sigmoid" before anything was learnt. Near 1 the model learns as fast as by
         FedAvg; the 1/T of "softmax" is a server's learning rate of 1/T."""
+
+        @property
+        def without_effect(self) -> dict[str, str]:
+            mode, why = self.alpha_mode, f"alpha_mode is '{self.alpha_mode}'"
+            return beside(
+                (mode == "constant", why, "embedding lr seed"),
+                (mode != "constant", why, "alpha"),
+                (mode != "sigmoid", why, "start"),
+            )
 
     settings: Settings
 

@@ -11,6 +11,7 @@ from pydantic import Field
 from medflare.aggregation.base import AggregationRule, RuleFacts, SiteWeight, Weighting
 from medflare.aggregation.capabilities import ReadsMetrics
 from medflare.aggregation.norm_clip import NormClipSettings, clip_factors, needs_each_update
+from medflare.core.config import beside
 from medflare.core.errors import UpdateError
 from medflare.core.tensors import State, add_scaled, apply_delta_in_place, zeros
 from medflare.core.update import Update
@@ -123,6 +124,10 @@ class WeightedMean(MeanRule):
         the released code of paper 002 does); or "uniform"."""
         most_tokens: int = Field(default=MOST_TOKENS, ge=1)
         """supervised tokens for which one example may count, so that no site can claim any weight."""
+
+        @property
+        def without_effect(self) -> dict[str, str]:
+            return beside((self.weighting != "tokens", f"weighting is '{self.weighting}'", "most_tokens"))
 
     settings: Settings
 

@@ -36,6 +36,14 @@ class Settings(BaseModel):
         extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False, protected_namespaces=()
     )
 
+    @property
+    def without_effect(self) -> dict[str, str]:
+        """Settings, or blocks of them, that do nothing beside the others -> why, such as "dual is false".
+
+        Those of nested settings stand in their own classes; the function `without_effect` collects them all.
+        """
+        return {}
+
 
 S = TypeVar("S", bound=Settings)
 T = TypeVar("T")
@@ -56,6 +64,29 @@ def parse(settings: type[S], data: Mapping[str, Any], where: str) -> S:
         problem = ConfigError(explain(error, settings, where))
         problem.without_values = explain(error, settings, where, values=False)
         raise problem from None
+
+
+def beside(*groups: tuple[bool, str, str]) -> dict[str, str]:
+    """Return name -> why for the groups that hold: (whether it does, why, names parted by spaces)."""
+    return {name: why for holds, why, names in groups if holds for name in names.split()}
+
+
+def without_effect(settings: Settings, prefix: str = "") -> dict[str, str]:
+    """Return the dotted names of all settings that do nothing beside the others -> why.
+
+    Args:
+        prefix: before each name, in the reasons, too.
+    """
+    fields = type(settings).model_fields
+    found = {}
+    for name, why in settings.without_effect.items():
+        names_setting = why.replace(".", " ").split()[0] in fields
+        found[prefix + name] = prefix + why if names_setting else why
+    for name, field in fields.items():
+        block = getattr(settings, name)
+        if type(block) in _settings_classes(field.annotation) and prefix + name not in found:
+            found |= without_effect(block, f"{prefix}{name}.")
+    return found
 
 
 def explain(error: ValidationError, settings: type[BaseModel], where: str, values: bool = True) -> str:

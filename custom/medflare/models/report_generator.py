@@ -20,12 +20,12 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from medflare.core.conditions import CONDITIONS, Code
-from medflare.core.config import Settings
+from medflare.core.config import Settings, beside
 from medflare.core.seeds import seeded
 from medflare.models.adapters.base import AdapterSettings
 from medflare.models.adapters.lora import LoraChoice, LoraSettings
 from medflare.models.adapters.none import NoAdapters
-from medflare.models.adapters.registry import PeftChoice, attach, effective_settings
+from medflare.models.adapters.registry import PeftChoice, attach, effective_settings, unused_lora
 from medflare.models.attention import use_attention
 from medflare.models.backbone import Backbone, autocast, scaled_logits
 from medflare.models.encoders import EncoderSettings, VisualEncoder
@@ -59,6 +59,10 @@ class ModelSettings(Settings):
         """The settings of the adapters: `peft`, or `lora` where that is the method."""
         return effective_settings(self.peft, self.lora)
 
+    @property
+    def without_effect(self) -> dict[str, str]:
+        return unused_lora(self.peft)
+
 
 class DecodingSettings(Settings):
     """Decoding settings of a report. Defaults are R2GenGPT's for a 7B model.
@@ -75,6 +79,10 @@ class DecodingSettings(Settings):
     min_new_tokens: NonNegativeInt = 80
     repetition_penalty: PositiveFloat = 2.0
     length_penalty: float = 2.0
+
+    @property
+    def without_effect(self) -> dict[str, str]:
+        return beside((self.beams == 1, "beams is 1", "length_penalty"))
 
     @property
     def greedy(self) -> bool:

@@ -17,6 +17,7 @@ from medflare.federation.site.settings import ExecutorSettings
 from medflare.learners.registry import get_method
 from medflare.protections.compatibility import unreadable
 from medflare.protections.registry import get_protection
+from medflare.recipes.changed_settings import require_effect
 from medflare.recipes.job import AGGREGATION, Job
 
 OF_THE_JOB = "job"
@@ -40,9 +41,9 @@ def override(job: Job, changes: Mapping[str, Any]) -> Job:
     named. `exchanges` comes last: each round becomes so many, of as much less training.
 
     Raises:
-        ConfigError: there is no such setting or workflow.
+        ConfigError: there is no such setting or workflow, or a change has no effect.
     """
-    changes = dict(changes)
+    changes, asked = dict(changes), set(changes)
     if "preset" in changes:
         name = changes.pop("preset")
         job, whole_job = _with_preset(job, name)
@@ -52,7 +53,9 @@ def override(job: Job, changes: Mapping[str, Any]) -> Job:
         job = _in_workflow(job, str(changes.pop("workflow")))
     if changes.get("rule", job.aggregation.get("rule")) != job.aggregation.get("rule"):
         job = replace(job, aggregation={})
-    changes = _in_every_place(job, changes)
+    everywhere = _in_every_place(job, changes)
+    asked |= everywhere.keys() - changes.keys()
+    changes = everywhere
     job = _without_what_it_leaves(job, changes)
     blocks: dict[str, Any] = {
         "settings": copy.deepcopy(job.settings),
@@ -81,7 +84,9 @@ def override(job: Job, changes: Mapping[str, Any]) -> Job:
             f"rule_settings.<key>, settings.<key of the method>, workflow, "
             f"{', '.join(_setting_names(job.flow.settings))}."
         )
-    return _in_exchanges(replace(job, **blocks), exchanges)
+    changed = replace(job, **blocks)
+    require_effect(changed, asked)
+    return _in_exchanges(changed, exchanges)
 
 
 def _without_what_it_leaves(job: Job, changes: Mapping[str, Any]) -> Job:

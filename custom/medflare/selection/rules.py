@@ -11,6 +11,7 @@ from pydantic import Field
 from medflare.aggregation.base import RuleFacts
 from medflare.aggregation.capabilities import NeedsExactSizes, NeedsSketches
 from medflare.aggregation.norm_clip import NormClipSettings
+from medflare.core.config import beside
 from medflare.core.hints import ProximalHint, RoundHints
 from medflare.core.sketch import Sketch
 from medflare.selection.baselines import FedCSSelector, ImportanceSelector, UniformSelector
@@ -37,6 +38,10 @@ class PairSettings(DrawSettings):
     """of LoRA pairs, the step of both factors' differences, or of their products, which is exact."""
     most_rank: Rank | None = None
     """of mode product_restart, rank above which merged factors are approximated; null for none."""
+
+    @property
+    def without_effect(self) -> dict[str, str]:
+        return beside((self.mode != "product_restart", f"mode is '{self.mode}'", "most_rank"))
 
 
 class SketchedMean(SampledMean, NeedsSketches):

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import Field
 
+from medflare.core.config import beside
 from medflare.core.method import Method, MethodFacts
 from medflare.learners.generators.settings import GeneratorSettings
 from medflare.learners.setting_types import PositiveCount
@@ -23,6 +24,10 @@ class CT2RepLongSettings(GeneratorSettings):
     max_former_tokens: PositiveCount = Field(100, description="of the report before")
     former: bool = Field(True, description="volume and report of the visit before are read")
     augment: bool = Field(default=False, description="volumes are not augmented, as in the paper")
+
+    @property
+    def without_effect(self) -> dict[str, str]:
+        return super().without_effect | beside((not self.former, "former is false", "max_former_tokens"))
 
 
 PAPER: dict[str, Any] = {

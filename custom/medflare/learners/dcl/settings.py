@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
+from medflare.core.config import beside
 from medflare.core.method import Method, MethodFacts
 from medflare.learners.fedmrg.settings import PAPER_JOB, PAPER_RULES
 from medflare.learners.generators.settings import GeneratorSettings
@@ -25,6 +26,14 @@ class DCLSettings(GeneratorSettings):
     soft_ramp: float = Field(0.2, ge=0, le=1, description="share of the run over which it grows from 0")
     contrast: bool = Field(True, description="the contrast and matching losses; false: words alone")
     retrieval: bool = Field(True, description="statements of retrieved reports enter the graph")
+
+    @property
+    def without_effect(self) -> dict[str, str]:
+        return super().without_effect | beside(
+            (not self.contrast, "contrast is false", "momentum soft_share soft_ramp"),
+            (not self.retrieval, "retrieval is false", "model.retrieved"),
+            (not self.contrast and not self.retrieval, "contrast and retrieval are false", "queue"),
+        )
 
     @model_validator(mode="after")
     def _queue_has_enough(self) -> DCLSettings:

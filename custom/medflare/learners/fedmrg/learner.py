@@ -99,9 +99,9 @@ class FedMRGLearner(BaseLearner):
         super().__init__(site, seed, len(self.train_rows))
         # A queue as long as the training split would contrast an image with its own features of last round.
         queue = max(min(settings.bank_rows, len(self.train_rows) - settings.batch), 0)
-        kept = queue if settings.bank == "local_queue" else settings.bank_rows
+        kept = queue if settings.memory_bank == "local_queue" else settings.bank_rows
         k_min = max(settings.k_min, min_prototype)
-        self.bank = MemoryBank(settings.bank, model.encoder.width, kept, k_min)
+        self.bank = MemoryBank(settings.memory_bank, model.encoder.width, kept, k_min)
         self.tokens = model.tokenise(samples.reports, settings.max_report_tokens)
         self.training = DualAdapterTraining(site, model, settings, self.bank)
         self.private: PrivateImages | None = None
@@ -223,7 +223,7 @@ class FedMRGLearner(BaseLearner):
         """Return the bank's contribution, from training images under the encoder as trained (MRG-4)."""
         if not self.bank.sums_spec(1):
             return {}
-        limit = self.settings.bank_rows if self.settings.bank == "raw" else self.settings.bank_sample
+        limit = self.settings.bank_rows if self.bank.mode == "raw" else self.settings.bank_sample
         generator = np.random.default_rng(derived_seed(self.seed, self.site, plan.round, "bank"))
         rows = [self.train_rows[i] for i in sorted(generator.permutation(len(self.train_rows))[:limit])]
         features = [torch.zeros(0, self.bank.width)]

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, NonNegativeInt, model_validator
 
+from medflare.core.config import beside
 from medflare.core.method import Method, MethodFacts, MethodSettings
 from medflare.core.tensor_names import FeatureKind
 from medflare.differential_privacy.settings import PrivacySettings, private_settings_problem
@@ -25,6 +26,12 @@ from medflare.learners.setting_types import (
 from medflare.models.adapters.lora import ALL_PROJECTIONS
 from medflare.models.adapters.registry import PEFT_METHODS
 from medflare.models.report_generator import SHORT_REPORTS, DecodingSettings, ModelSettings
+
+_DISTILLATION = "lambda_kd kd_temperature kd_cosine kl_direction"
+_SECOND_ADAPTER = (
+    "specialised_lr_scale combine gamma_mix encoder_update distil_to_generic distil_to_specialised "
+    "reuse_teacher"
+)
 
 
 class FedMRGSettings(MethodSettings):
@@ -112,6 +119,28 @@ class FedMRGSettings(MethodSettings):
         return self.contrastive and self.encoder_lr_scale > 0
 
     @property
+    def memory_bank(self) -> BankMode:
+        """`bank`, or `off` where nothing contrasts: features that nobody reads do not leave a site."""
+        return self.bank if self.contrasts else "off"
+
+    @property
+    def without_effect(self) -> dict[str, str]:
+        still = "contrastive is false" if not self.contrastive else "encoder_lr_scale is 0"
+        bank, dual = self.memory_bank, self.dual
+        distils = self.lambda_kd > 0 and (self.distil_to_generic or self.distil_to_specialised)
+        return beside(
+            (not self.contrasts, still, "bank tau positive_in_denominator lambda_hcl"),
+            (bank not in ("local_queue", "raw"), f"bank is '{bank}'", "bank_rows"),
+            (bank != "prototypes", f"bank is '{bank}'", "k_min bank_sample"),
+            (not self.classification, "classification is false", "lambda_cls"),
+            (not self.model.prompts, "model.prompts is false", "prompt_dropout"),
+            (dual and not distils, "nothing is distilled", _DISTILLATION),
+            (dual and not self.distil_to_specialised, "distil_to_specialised is false", "reuse_teacher"),
+            (not dual, "dual is false", f"{_SECOND_ADAPTER} {_DISTILLATION}"),
+            (self.dp is not None, "dp bounds the gradients of each patient", "clip_value"),
+        )
+
+    @property
     def learning_rate(self) -> float:
         return self.lr
 
@@ -124,7 +153,7 @@ class FedMRGSettings(MethodSettings):
     def sends_sums(self) -> dict[str, str]:
         """Settings by which updates carry declared sums -> what would send none."""
         sums = {}
-        if self.bank in ("prototypes", "raw"):
+        if self.memory_bank in ("prototypes", "raw"):
             sums[f"settings.bank '{self.bank}'"] = "settings.bank 'off' or 'local_queue'"
         if self.peft_method == "adalora":
             sums["settings.model.peft.method 'adalora'"] = "another method"
@@ -133,7 +162,8 @@ class FedMRGSettings(MethodSettings):
     @property
     def sends_features(self) -> FeatureKind:
         """Image features in updates, of which the memory bank at other sites is made."""
-        return self.bank if self.bank in ("prototypes", "raw") else "none"
+        bank = self.memory_bank
+        return bank if bank in ("prototypes", "raw") else "none"
 
     @model_validator(mode="after")
     def _prompts_need_the_head(self) -> FedMRGSettings:

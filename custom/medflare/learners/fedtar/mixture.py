@@ -15,7 +15,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from medflare.core.config import Settings
+from medflare.core.config import Settings, beside
 from medflare.core.errors import UpdateError
 from medflare.core.hints import MixtureHint
 from medflare.core.tensors import SharedSpec, State, check_state
@@ -55,6 +55,11 @@ class MixtureSettings(Settings):
         ge=0,
         description="a component of fewer is merged into the nearest at the end: it would point at a patient",
     )
+
+    @property
+    def without_effect(self) -> dict[str, str]:
+        fitted = "regularisation tolerance iterations least_patients"
+        return beside((self.source == "global_fixed", "source is 'global_fixed'", fitted))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, field_validator, model_validator
 
-from medflare.core.config import Settings
+from medflare.core.config import Settings, beside
 from medflare.core.method import Method, MethodFacts, MethodSettings
 from medflare.learners.fedtar.mixture import MixtureSettings
 from medflare.learners.fedtar.profile import ProfileSettings
@@ -82,6 +82,14 @@ class FedTARSettings(MethodSettings):
     def classification(self) -> bool:
         """No diagnosis is named before the report is written."""
         return False
+
+    @property
+    def without_effect(self) -> dict[str, str]:
+        return beside(
+            (not self.personal, "personal is false", "patient profile mixture patient_lr_scale"),
+            (not self.prior_context, "prior_context is false", "max_prior_tokens"),
+            (not self.train_backbone, "train_backbone is false", "rotation"),
+        )
 
     @property
     def passes(self) -> int:

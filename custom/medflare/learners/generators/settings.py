@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, NonNegativeInt
 
-from medflare.core.config import Settings
+from medflare.core.config import Settings, beside
 from medflare.core.method import MethodSettings
 from medflare.learners.setting_types import (
     BatchSize,
@@ -58,6 +58,10 @@ class GeneratorSettings(MethodSettings):
     eval_limit: NonNegativeInt | None = Field(
         default=32, description="validation images drafted after a round; null for all"
     )
+
+    @property
+    def without_effect(self) -> dict[str, str]:
+        return beside((not self.augment, "augment is false", "rotation"))
 
     @property
     def passes(self) -> int:

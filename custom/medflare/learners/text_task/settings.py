@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from medflare.core.config import Settings
+from medflare.core.config import Settings, beside
 from medflare.core.method import MethodFacts, MethodSettings
 from medflare.core.plan import RoundPlan
 from medflare.differential_privacy.settings import PrivacySettings, private_settings_problem
@@ -25,7 +25,7 @@ from medflare.learners.setting_types import (
 )
 from medflare.models.adapters.base import AdapterSettings
 from medflare.models.adapters.lora import ALL_PROJECTIONS, LoraChoice, LoraSettings
-from medflare.models.adapters.registry import PEFT_METHODS, PeftChoice, effective_settings
+from medflare.models.adapters.registry import PEFT_METHODS, PeftChoice, effective_settings, unused_lora
 
 Sharing = Literal["factors", "freeze_a", "fedsa", "stack"]
 
@@ -169,6 +169,12 @@ class TextTaskSettings(RecordsSettings):
     def adapter(self) -> AdapterSettings:
         """The settings of the adapter: `peft`, or `lora` where that is the method."""
         return effective_settings(self.peft, self.lora)
+
+    @property
+    def without_effect(self) -> dict[str, str]:
+        why, names = "dp draws and bounds patients", "optimiser.clip_norm optimiser.accumulate"
+        dp = beside((self.dp is not None, why, names))
+        return unused_lora(self.peft) | dp
 
     @property
     def peft_method(self) -> str:

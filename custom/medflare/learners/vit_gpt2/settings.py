@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, NonNegativeInt, model_validator
 
-from medflare.core.config import Settings
+from medflare.core.config import Settings, beside
 from medflare.core.method import Method, MethodFacts, MethodSettings
 from medflare.differential_privacy.settings import PrivacySettings
 from medflare.learners.setting_types import (
@@ -71,6 +71,13 @@ class ViTGPT2LearnerSettings(MethodSettings):
                 "single examples: set learns to 'blocks', or take variant 'private'"
             )
         return self
+
+    @property
+    def without_effect(self) -> dict[str, str]:
+        return beside(
+            (not self.augment, "augment is false", "rotation"),
+            (self.dp is not None, "dp bounds the gradients of each patient", "optimiser.clip_norm"),
+        )
 
     @property
     def passes(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from medflare.core.config import beside
 from medflare.core.method import Method, MethodFacts
 from medflare.learners.fedmrg.settings import PAPER_JOB, PAPER_RULES
 from medflare.learners.generators.settings import GeneratorSettings
@@ -26,6 +27,11 @@ class WCLSettings(GeneratorSettings):
     )
     hard_weight: NotNegative = Field(2.0, description="of a negative from the same cluster of reports")
     clusters: PositiveCount = Field(14, description="of a site's own training reports, by their codes (BL-7)")
+
+    @property
+    def without_effect(self) -> dict[str, str]:
+        released = beside((self.released_temperature, "released_temperature is true", "contrast_temperature"))
+        return super().without_effect | released
 
     @property
     def temperature(self) -> float:

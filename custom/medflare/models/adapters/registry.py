@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Union
 
 from pydantic import Field
 
+from medflare.core.config import beside
 from medflare.core.errors import ConfigError
 from medflare.models.adapters import (
     adalora,
@@ -59,6 +60,12 @@ def effective_settings(peft: AdapterSettings, lora: LoraSettings) -> AdapterSett
     """
     settings: AdapterSettings = PEFT_METHODS[peft.method].effective(peft, lora)
     return settings
+
+
+def unused_lora(peft: AdapterSettings) -> dict[str, str]:
+    """Return the settings of the block `lora` that another method does not use -> why."""
+    why = f"peft.method is '{peft.method}'"
+    return beside((peft.method != "lora", why, "lora.rank lora.lora_alpha lora.dropout"))
 
 
 def settings_of_file(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from medflare.core.conditions import CONDITIONS, Code
+from medflare.core.config import beside
 from medflare.models.backbone import Backbone
 from medflare.models.report_generator import DecodingSettings, ModelSettings, ReportGenerator
 
@@ -21,6 +22,10 @@ class R2GenGPTModelSettings(ModelSettings):
 
     projection_norm: bool = True
     prompts: bool = False
+
+    @property
+    def without_effect(self) -> dict[str, str]:
+        return beside((True, "the language model has no adapter", "lora peft"))
 
 
 class R2GenGPT(ReportGenerator):

@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from medflare.core.config import Settings
+from medflare.core.config import Settings, beside
 from medflare.models.encoders import EncoderSettings
 from medflare.models.report_generator import DecodingSettings
 
@@ -39,6 +39,10 @@ class TransformerShape(Settings):
     def prompts(self) -> bool:
         """No diagnosis tokens stand between image and report."""
         return False
+
+    @property
+    def without_effect(self) -> dict[str, str]:
+        return beside((self.memory == "none", "memory is 'none'", "slots"))
 
     @model_validator(mode="after")
     def _heads_fit(self) -> Self:
