@@ -203,3 +203,16 @@ def test_a_running_job_meets_the_rules_as_they_are_now(tmp_path: Path) -> None:
 
 def test_a_site_without_the_file_has_set_no_rules(tmp_path: Path) -> None:
     assert policy_of(config(tmp_path / "site.yaml"), Policy()).rules == PolicyConfig()
+
+
+@pytest.mark.parametrize(
+    ("allowed", "leaving"),
+    [("all", {"steps", "seconds"}), ("none", set()), (("loss", "st*"), {"steps"})],
+)
+def test_of_a_private_update_no_metric_leaves_that_the_hospital_withholds_of_others(
+    allowed: Any, leaving: set[str]
+) -> None:
+    """Epsilon and delta say what the protection is; all else keeps to `metrics`."""
+    update = {"loss": 0.5, "steps": 3.0, "seconds": 2.0, "epsilon": 1.0, "delta": 0.1}
+    policy = Policy(rules=PolicyConfig(metrics=allowed)).within_privacy(True, "fit")
+    assert set(policy.metrics(update)) == leaving | {"epsilon", "delta"}

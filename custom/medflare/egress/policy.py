@@ -225,7 +225,7 @@ class Policy:
             return self
         outside = self.rules.dp.outside if self.rules.dp is not None else ()
         if task == "fit":
-            kept: Any = UNCOUNTED if self.rules.metrics == "none" else (*UNCOUNTED, *OF_THE_PLAN)
+            kept: Any = (*UNCOUNTED, *self.metrics(dict.fromkeys(OF_THE_PLAN)))
         elif MEASURED.get(task) in outside:
             kept = self.rules.metrics
         else:

@@ -138,7 +138,10 @@ def test_a_private_round_moves_what_learns_and_tells_no_loss(
             {"variant": "without_contrastive"},
             "dp: the specialised adapter learns from the same patients without noise",
         ),
-        ({"bank": "prototypes"}, r"dp: settings\.bank 'prototypes' sends sums that have no noise"),
+        (
+            {"variant": "fedmrg", "bank": "prototypes"},
+            r"dp: settings\.bank 'prototypes' sends sums that have no noise",
+        ),
         (
             {"model": {"encoder": ENCODER, "peft": {"method": "vera"}}},
             "dp: an adapter of method 'vera' has no gradients of single examples",
@@ -155,6 +158,11 @@ def test_fedmrg_in_a_form_that_couples_patients_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=reason):
         make_fedmrg(**settings)
+
+
+def test_the_private_form_sends_no_features_whatever_bank_the_job_has(make_fedmrg: Make) -> None:
+    learner = make_fedmrg(bank="prototypes")
+    assert learner.sums_spec(2) == {} == learner.fit(PLAN).sums
 
 
 def test_a_frozen_encoder_with_batch_norm_is_not_refused(make_fedmrg: Make) -> None:
