@@ -29,6 +29,11 @@ TESTS = {
     "differential_privacy": ["tests/unit/differential_privacy"],
     "secure_aggregation": ["tests/unit/secure_aggregation"],
     "learners": ["tests/unit/learners"],
+    "egress": [
+        *("tests/federation/test_site_policy.py", "tests/federation/test_egress.py"),
+        *("tests/unit/cli/test_egress_report.py", "tests/unit/synthetic/test_synthetic_policy.py"),
+        "tests/hostile/test_signers_of_a_job.py",
+    ],
 }
 """Room -> where its tests are."""
 COPIED = (

@@ -131,7 +131,7 @@ def _too_few_sites(
     }
     refusing = {site: least for site, least in limits.items() if least > len(sites)}
     required = Quorum.of_round(settings.min_responses, len(sites), None, protection.min_sites).required
-    if len(sites) - len(refusing) >= max(2 if summed else 1, required):
+    if not refusing or len(sites) - len(refusing) >= max(2 if summed else 1, required):
         return
     refusals = ", ".join(f"{site} ({least})" for site, least in refusing.items())
     if summed:

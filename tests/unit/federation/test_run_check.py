@@ -69,6 +69,13 @@ def test_it_is_refused(site_file: Path, tmp_path: Path, options: list[str], text
     assert not workspace.exists()
 
 
+def test_a_quorum_out_of_reach_is_not_laid_to_policies(site_file: Path, tmp_path: Path) -> None:
+    text = refusal(
+        2, "run", JOBS / "fedmrg", "-f", site_file, "-w", tmp_path / "ws", "--set", "min_responses=5"
+    )
+    assert "policy" not in text
+
+
 @pytest.mark.parametrize(
     ("given", "text"),
     [

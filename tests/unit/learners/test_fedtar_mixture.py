@@ -11,10 +11,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import norm
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
 from medflare.core.errors import RunError, UpdateError
+from medflare.core.hints import MixtureHint
 from medflare.core.tensors import add_sums
 from medflare.learners.fedtar.federated_em import (
     LIKELIHOOD,
@@ -27,7 +29,14 @@ from medflare.learners.fedtar.federated_em import (
     profile_moments,
     statistics_spec,
 )
-from medflare.learners.fedtar.mixture import Mixture, MixtureSettings, fixed_grid, mixture_spec
+from medflare.learners.fedtar.mixture import (
+    HIGHEST_ENTRY,
+    Mixture,
+    MixtureSettings,
+    fixed_grid,
+    mixture_spec,
+    spread_out,
+)
 from medflare.secure_aggregation.fixed_point import Ring
 from medflare.secure_aggregation.round_parameters import WIDE, WIDE_BOUND
 
@@ -339,13 +348,63 @@ def test_a_mixture_travels_with_the_model_to_a_site_that_has_not_seen_it() -> No
     assert torch.equal(again.assign(patients(20, 8)), mixture.assign(patients(20, 8)))
 
 
-@pytest.mark.parametrize("broken", ["mixture.weights", "mixture.variances"])
-def test_a_mixture_that_is_none_is_refused(broken: str) -> None:
+def test_a_mixture_reaches_a_site_as_it_is_to_the_last_digit() -> None:
+    mixture = of(fit_mixture(sites(), SIXTEEN, 0))
+    hint = MixtureHint.model_validate_json(mixture.to_hint().model_dump_json())
+    assert apart(Mixture.from_hint(hint), mixture) == 0
+
+
+TWO_COMPONENTS = {
+    "weights": torch.tensor([0.5, 0.5]).double(),
+    "means": torch.zeros(2, 1).double(),
+    "variances": torch.ones(2, 1).double(),
+}
+NO_MIXTURE = {
+    "negative weights that sum to 1": {"weights": torch.tensor([1.5, -0.5]).double()},
+    "negative weights": {"weights": -TWO_COMPONENTS["weights"]},
+    "weights of 1.5": {"weights": torch.tensor([0.75, 0.75]).double()},
+    "weights of 0.9999": {"weights": torch.tensor([0.5, 0.4999]).double()},
+    "negative variances": {"variances": -TWO_COMPONENTS["variances"]},
+    "a variance of zero": {"variances": torch.tensor([[1.0], [0.0]]).double()},
+}
+
+
+@pytest.mark.parametrize("case", NO_MIXTURE)
+def test_a_mixture_that_is_none_is_refused(case: str) -> None:
+    def state(parts: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {f"mixture.{name}": value for name, value in parts.items()}
+
+    Mixture.of(state(TWO_COMPONENTS))
+    with pytest.raises(UpdateError, match=r"^the server's mixture: expected weights that sum to 1"):
+        Mixture.of(state(TWO_COMPONENTS | NO_MIXTURE[case]))
+
+
+@pytest.mark.parametrize("missing", ["means", "weights"])
+def test_a_mixture_that_lacks_a_part_is_refused(missing: str) -> None:
     state = of(fit_mixture(sites(), SIXTEEN, 0)).state()
-    with pytest.raises(UpdateError, match="weights that sum to 1"):
-        Mixture.of(state | {broken: -state[broken]})
-    with pytest.raises(UpdateError, match="server's mixture"):
-        Mixture.of({name: value for name, value in state.items() if name != "mixture.means"})
+    with pytest.raises(UpdateError, match="the server's mixture: expected the tensors of"):
+        Mixture.of({name: value for name, value in state.items() if name != f"mixture.{missing}"})
+
+
+def test_a_mixture_of_other_shapes_names_who_sent_it() -> None:
+    state = of(fit_mixture(sites(), SIXTEEN, 0)).state()
+    with pytest.raises(UpdateError, match="the server's mixture"):
+        Mixture.of(state | {"mixture.variances": state["mixture.variances"][:, :1]})
+
+
+def test_the_density_is_that_of_independent_normal_entries() -> None:
+    mixture = of(fit_mixture(sites(), SIXTEEN, 0))
+    values = patients(5, 3)
+    expected = mixture.weights.log().numpy() + norm.logpdf(
+        values.numpy()[:, None], mixture.means.numpy(), mixture.variances.sqrt().numpy()
+    ).sum(-1)
+    assert mixture.log_joint(values).numpy() == pytest.approx(expected, rel=1e-12)
+
+
+def test_what_q_explains_is_the_same_each_time_and_draws_from_nothing_else() -> None:
+    mixture, before = of(fit_mixture(sites(), SIXTEEN, 0)), torch.get_rng_state()
+    assert torch.equal(mixture.explained(), mixture.explained())
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_the_fixed_grid_needs_no_patient_and_tells_patients_apart() -> None:
@@ -355,6 +414,30 @@ def test_the_fixed_grid_needs_no_patient_and_tells_patients_apart() -> None:
     assert float((q[0] - q[1]).abs().sum()) > 1
     assert (one.means >= 0).all()
     assert (one.means <= 1).all()
+
+
+@pytest.mark.parametrize("entries", [1, 2, 3])
+def test_the_fixed_grid_fills_the_cube_of_profiles(entries: int) -> None:
+    """A component is as wide as its share of the cube: half the side of a cell in each direction."""
+    grid = fixed_grid(MixtureSettings(source="global_fixed", components=64), entries, 0)
+    side = 64 ** (-1 / entries)
+    assert {part.dtype for part in (grid.weights, grid.means, grid.variances)} == {torch.float64}
+    assert torch.allclose(grid.variances, torch.full((64, entries), (side / 2) ** 2).double(), rtol=1e-12)
+    assert torch.allclose(grid.weights, torch.full((64,), 1 / 64).double())
+    assert (grid.means.min(0).values < 0.05).all()
+    assert (grid.means.max(0).values > 0.95).all()
+
+
+def test_points_stay_where_a_profile_can_be() -> None:
+    """Around the oldest ages the range is cut at the highest entry, however wide the patients spread."""
+    points = spread_out(torch.tensor([1.25]).double(), torch.tensor([0.25]).double(), 200, 0)
+    low = 1.25 - math.sqrt(0.75)
+    assert (float(points.min()), float(points.max())) == (
+        pytest.approx(low, abs=0.02),
+        pytest.approx(HIGHEST_ENTRY, abs=0.02),
+    )
+    assert (points >= low).all()
+    assert (points <= HIGHEST_ENTRY).all()
 
 
 def test_the_report_is_json() -> None:
