@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,22 @@ def test_the_mixture_is_said_once(place: str) -> None:
     assert job.controller["mixture"] == job.settings["mixture"] == expected
 
 
+@pytest.mark.parametrize("variant", ["without_personalisation", "pooled_baseline"])
+@pytest.mark.parametrize("said", [[], ["mixture=null"]])
+def test_no_mixture_is_fitted_where_nobody_asks_for_it(variant: str, said: list[str]) -> None:
+    job = override(read_job(JOB), read_pairs([f"settings.variant={variant}", *said]))
+    check_job(job)
+    assert job.controller.get("mixture") is None
+    kept = override(read_job(JOB), read_pairs(["settings.batch=8"]))
+    assert kept.controller["mixture"] == read_job(JOB).controller["mixture"]
+
+
+def test_a_job_file_with_a_mixture_that_nobody_asks_for_is_refused() -> None:
+    job = read_job(JOB)
+    with pytest.raises(ConfigError, match="Set mixture to null"):
+        check_job(replace(job, settings={**job.settings, "personal": False}))
+
+
 def test_another_rule_takes_no_number_of_visits_along() -> None:
     job = override(read_job(JOB), read_pairs(["rule=fedavg", "visits=3"]))
     check_job(job)
@@ -106,7 +123,7 @@ def test_another_rule_takes_no_number_of_visits_along() -> None:
         (["workflow=rounds"], "the rule takes one visit an exchange"),
         (["visits=3", "settings.visits=4"], "settings.visits is 4, and the controller's `visits` is 3"),
         (["mixture=null"], "no `mixture` stands in the controller's settings"),
-        (["settings.variant=without_personalisation"], "Set mixture to null"),
+        (["settings.personal=false", "mixture.components=8"], "settings.mixture.components has no effect"),
         (["settings.mixture.components=8", "mixture.components=4"], "Give both the same"),
         (["protection=he"], "stay encrypted"),
         (["workflow=swarm"], "is none of rounds, temporal"),

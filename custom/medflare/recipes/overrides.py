@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -38,7 +38,8 @@ def override(job: Job, changes: Mapping[str, Any]) -> Job:
     `job` is no preset and changes nothing. Another workflow leaves behind what it has no setting for, another
     rule the settings of the one before; so do another protection and mode, and no simulated clock. What
     stands in several places of a job (FedTAR's `visits` and `mixture`) changes in all of them where one is
-    named. `exchanges` comes last: each round becomes so many, of as much less training.
+    named, and goes where the method has no use for it any more. `exchanges` comes last: each round becomes so
+    many, of as much less training.
 
     Raises:
         ConfigError: there is no such setting or workflow, or a change has no effect.
@@ -84,7 +85,7 @@ def override(job: Job, changes: Mapping[str, Any]) -> Job:
             f"rule_settings.<key>, settings.<key of the method>, workflow, "
             f"{', '.join(_setting_names(job.flow.settings))}."
         )
-    changed = replace(job, **blocks)
+    changed = _without_idle_facts(replace(job, **blocks), asked)
     require_effect(changed, asked)
     return _in_exchanges(changed, exchanges)
 
@@ -102,6 +103,19 @@ def _without_what_it_leaves(job: Job, changes: Mapping[str, Any]) -> Job:
     if not changes.get("latency_profiles", True):
         left.add("simulated_deadline")
     return replace(job, controller={key: value for key, value in now.items() if key not in left})
+
+
+def _without_idle_facts(job: Job, asked: Collection[str]) -> Job:
+    """Return the job without facts of the run that its method has no use for after the changes.
+
+    FedTAR's variants without factors of patients fit no mixture, whatever the rounds of the job have.
+    """
+    method = get_method(job.method)
+    if not any(key.startswith("settings.") for key in asked):
+        return job
+    idle = method.resolve(job.settings).without_effect
+    gone = [name for name in method.settings.facts_of_the_run if name in idle and name not in asked]
+    return replace(job, controller={key: value for key, value in job.controller.items() if key not in gone})
 
 
 def _in_every_place(job: Job, changes: dict[str, Any]) -> dict[str, Any]:
