@@ -30,6 +30,7 @@ TESTS = {
     "secure_aggregation": ["tests/unit/secure_aggregation"],
     "learners": ["tests/unit/learners"],
     "egress": [
+        "tests/unit/egress",
         *("tests/federation/test_site_policy.py", "tests/federation/test_egress.py"),
         *("tests/unit/cli/test_egress_report.py", "tests/unit/synthetic/test_synthetic_policy.py"),
         "tests/hostile/test_signers_of_a_job.py",
