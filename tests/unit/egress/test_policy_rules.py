@@ -123,8 +123,10 @@ def test_what_a_rule_lets_through_and_what_it_refuses(case: str) -> None:
 
 
 def test_all_rules_that_refuse_are_named() -> None:
-    text = refusal(lambda: policy(jobs=["x"], methods=["y"], min_sites=9).admit(**REQUEST))
-    assert [part.split(":")[0] for part in text.split("; policy.")] == ["policy.jobs", "methods", "min_sites"]
+    rules = policy(jobs=["x"], methods=["y"], min_sites=9, min_examples=5)
+    text = refusal(lambda: rules.admit(**REQUEST | {"limit": 4, "split": "train"}))
+    named = [part.split(":")[0] for part in text.removeprefix("policy.").split("; policy.")]
+    assert named == ["jobs", "methods", "min_sites", "min_examples", "train_losses"]
 
 
 def test_without_rules_of_its_own_a_site_measures_all_but_training_examples() -> None:
@@ -137,7 +139,7 @@ def test_rounds_are_counted_by_the_site() -> None:
     limited = policy(most_rounds=2)
     for before in (0, 1):
         limited.rounds_opened(before)
-    assert "this site has counted 2 rounds in this job, at most 2" in refusal(
+    assert "policy.most_rounds: this site has counted 2 rounds in this job, at most 2" in refusal(
         lambda: limited.rounds_opened(2)
     )
     policy().rounds_opened(10**6)
@@ -163,13 +165,16 @@ def test_features_of_images_leave_as_far_as_the_hospital_allows(
         rules.features(kinds)
         return
     text = refusal(lambda: rules.features(kinds))
+    assert text.startswith("policy.features: features of images stay here (")
     assert f"({beyond} asked for, {allowed} allowed)" in text
     assert f"'features: {beyond.split()[-1]}' under 'policy'" in text
 
 
 def test_prototypes_are_of_enough_images_unless_single_ones_may_leave() -> None:
     policy(min_prototype=16).prototypes(16)
-    assert "fewer than 16 images" in refusal(lambda: policy(min_prototype=16).prototypes(15.9))
+    assert "policy.min_prototype: a prototype is of fewer than 16 images" in refusal(
+        lambda: policy(min_prototype=16).prototypes(15.9)
+    )
     policy(features="raw").prototypes(1)
 
 
@@ -193,8 +198,9 @@ def test_tensors_that_may_not_leave_are_named_three_of_them() -> None:
 def test_bytes_of_a_round_are_added() -> None:
     rules = policy(max_bytes_per_round="1 kB")
     rules.volume(400, 600)
-    assert "601 bytes after 400 in the same round; at most 1,000 may leave" in refusal(
-        lambda: rules.volume(400, 601)
+    assert (
+        "policy.max_bytes_per_round: 601 bytes after 400 in the same round; at most 1,000 may leave"
+        in refusal(lambda: rules.volume(400, 601))
     )
 
 
