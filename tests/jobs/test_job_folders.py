@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -220,6 +221,27 @@ def test_what_a_change_leaves_without_effect_goes_with_it_unless_it_is_asked_for
     check_job(job_alone(job))
     with pytest.raises(ConfigError, match="has no effect"):
         check_job(override(job, {**changes, gone: own[gone]}))
+
+
+@pytest.mark.parametrize("protection", ["masking", "he"])
+def test_updates_that_are_added_leave_a_jobs_own_codes_behind(protection: str) -> None:
+    """The job sends four bits a number, which mean nothing once they are added."""
+    job = load(JOBS / "fed_medlora")
+    assert job.controller["uplink"] == "int4"
+    protected = override(job, {"protection": protection})
+    check_job(protected)
+    assert "uplink" not in protected.controller
+    with pytest.raises(ConfigError, match="uplink 'int4' sends codes that mean nothing once they are added"):
+        check_job(override(job, {"protection": protection, "uplink": "int4"}))
+    exact = load(JOBS / "fedtar")
+    assert override(exact, {"protection": "masking"}).controller["uplink"] == "float32"
+    assert override(job, {"protection": "none"}).controller["uplink"] == "int4"
+
+
+@pytest.mark.parametrize("value", ["rot13", ["masking"], None, {}])
+def test_a_protection_that_is_none_is_refused_in_words(value: Any) -> None:
+    with pytest.raises(ConfigError, match=r"protection|is none of"):
+        check_job(override(load(JOBS / "fedmrg"), {"protection": value}))
 
 
 def test_a_setting_that_was_renamed_is_named_with_its_new_name() -> None:

@@ -19,6 +19,7 @@ from medflare.protections.compatibility import unreadable
 from medflare.protections.registry import get_protection
 from medflare.recipes.changed_settings import require_effect
 from medflare.recipes.job import AGGREGATION, Job
+from medflare.wire.compression import CODECS
 
 OF_THE_JOB = "job"
 """Value of `preset` by which the job's own settings stay as they are, whatever backbone the sites have."""
@@ -91,18 +92,26 @@ def override(job: Job, changes: Mapping[str, Any]) -> Job:
 
 
 def _without_what_it_leaves(job: Job, changes: Mapping[str, Any]) -> Job:
-    """Return the job without its own settings that have no effect beside the changes.
+    """Return the job without its own settings that have no effect, or cannot be, beside the changes.
 
-    A setting that somebody asked for stays, and is refused where it has none.
+    A setting that somebody asked for stays, and is refused where it has none or cannot be.
     """
     now, left = job.controller, set[str]()
     if changes.get("protection", now.get("protection")) != now.get("protection"):
         left.add("protection_settings")
+        if get_protection(str(changes["protection"])).server_reads != "updates" and not _is_summable(now):
+            left.add("uplink")
     if changes.get("mode", now.get("mode")) != now.get("mode"):
         left.add("buffer")
     if not changes.get("latency_profiles", True):
         left.add("simulated_deadline")
     return replace(job, controller={key: value for key, value in now.items() if key not in left})
+
+
+def _is_summable(controller: Mapping[str, Any]) -> bool:
+    """Return whether updates in a job's own uplink can be added under a protection."""
+    codec = CODECS.get(str(controller.get("uplink")))
+    return codec is None or codec.summable
 
 
 def _without_idle_facts(job: Job, asked: Collection[str]) -> Job:
