@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import re
 import subprocess
 import sys
@@ -238,10 +239,18 @@ def test_updates_that_are_added_leave_a_jobs_own_codes_behind(protection: str) -
     assert override(job, {"protection": "none"}).controller["uplink"] == "int4"
 
 
-@pytest.mark.parametrize("value", ["rot13", ["masking"], None, {}])
-def test_a_protection_that_is_none_is_refused_in_words(value: Any) -> None:
-    with pytest.raises(ConfigError, match=r"protection|is none of"):
-        check_job(override(load(JOBS / "fedmrg"), {"protection": value}))
+@pytest.mark.parametrize("value", ["rot13", ["masking"], {"a": 1}, math.inf])
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("protection", "min_responses", "uplink", "mode", "latency_profiles", "protection_settings"),
+        *("settings.preset", "settings.variant", "settings.model", "settings.lr", "rule", "rule_settings"),
+        *("exchanges", "workflow", "preset"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused_in_words(key: str, value: Any) -> None:
+    with pytest.raises(ConfigError):
+        check_job(override(load(JOBS / "fedmrg"), {key: value}))
 
 
 def test_a_setting_that_was_renamed_is_named_with_its_new_name() -> None:

@@ -30,7 +30,7 @@ def resolve_settings(
     """
     preset, variant = given.get("preset", next(iter(presets))), given.get("variant", next(iter(variants)))
     for name, value, known in (("preset", preset, presets), ("variant", variant, variants)):
-        if value not in known:
+        if not isinstance(value, str) or value not in known:
             raise ConfigError(f"settings.{name} is '{value}'; expected one of {', '.join(known)}.")
     conflicts = sorted(
         key for key, value in _leaves(variants[variant]) if lookup(given, key) not in (None, value)

@@ -74,7 +74,10 @@ class Job:
     @property
     def least_sites(self) -> int:
         """Connected sites without which FLARE does not begin the job."""
-        return int(self.controller.get("min_responses") or self.n_clients)
+        try:
+            return int(self.controller.get("min_responses") or self.n_clients)
+        except (TypeError, ValueError, OverflowError):  # no number, which `check_job` says
+            return self.n_clients
 
     def files(self) -> dict[str, Any]:
         """Return the folder's files: path in the folder -> JSON."""
