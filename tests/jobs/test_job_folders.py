@@ -84,6 +84,33 @@ def test_a_folder_with_parts_that_would_be_lost_is_refused(tmp_path: Path) -> No
         read_job(folder)
 
 
+@pytest.mark.parametrize(
+    ("file", "place", "value", "text"),
+    [
+        (CLIENT_CONFIG, ("executors", 0, "executor", "args", "settings"), None, "settings is None, expected"),
+        (
+            CLIENT_CONFIG,
+            ("executors", 0, "executor", "args", "method"),
+            [],
+            r"method is \[\], expected a text",
+        ),
+        (SERVER_CONFIG, ("components", 0, "args"), 5, "rule's args is 5, expected a block of settings"),
+        ("meta.json", ("name",), ["a"], "name is"),
+    ],
+)
+def test_a_damaged_folder_is_refused_in_words(
+    tmp_path: Path, file: str, place: tuple[Any, ...], value: Any, text: str
+) -> None:
+    folder = load(JOBS / "fedmrg").write(tmp_path / "fedmrg")
+    content = part = json.loads((folder / file).read_text())
+    for key in place[:-1]:
+        part = part[key]
+    part[place[-1]] = value
+    (folder / file).write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match=rf"is not a job folder of medflare .*{text}"):
+        read_job(folder)
+
+
 def test_an_unknown_setting_lists_the_valid_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(load(JOBS / "fedmrg"), ["--export", "--set", "num_round=3"]) == ConfigError.exit_code
     assert "num_rounds" in capsys.readouterr().err

@@ -19,6 +19,7 @@ from medflare.recipes.job import CLIENT_CONFIG, FOR_BOTH, SERVER_CONFIG, WORKFLO
 from medflare.recipes.moved_classes import moved_class
 
 JOBS = "jobs"
+_KINDS = {str: "text", dict: "block of settings"}
 
 
 def installed_jobs() -> Path:
@@ -88,7 +89,7 @@ def _job_in(files: Mapping[str, Any]) -> Job:
     controller.pop("job", None)
     executor = dict(client["executors"][0]["executor"]["args"])
     executor = {name: value for name, value in executor.items() if name not in ("job", *FOR_BOTH)}
-    return Job(
+    job = Job(
         title=meta["name"],
         method=executor.pop("method"),
         n_clients=int(meta["min_clients"]),
@@ -98,3 +99,10 @@ def _job_in(files: Mapping[str, Any]) -> Job:
         aggregation=unmarked(parts[class_path(ValidatingAggregator)]),
         workflow=paths[path],
     )
+    texts = {"name": job.title, "method": job.method}
+    blocks = {"settings": job.settings, "the rule's args": job.aggregation}
+    for expected, parts_of_kind in ((str, texts), (dict, blocks)):
+        for name, value in parts_of_kind.items():
+            if type(value) is not expected:
+                raise TypeError(f"{name} is {value!r:.80}, expected a {_KINDS[expected]}")
+    return job
