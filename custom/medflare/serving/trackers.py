@@ -85,6 +85,8 @@ def track(
 ) -> int:
     """Give a run's numbers to a tracker and return how many rounds it got.
 
+    A round is given once, when it is over: while it goes on, its record has no validation yet.
+
     Args:
         goes_on: whether further rounds are to be waited for; asked before each look.
         wait: sleeps so many seconds between two looks.
@@ -95,7 +97,8 @@ def track(
     while True:
         last_look = not goes_on()
         record = read_record(record_path)
-        for number, values in sorted(values_by_round(record).items()):
+        over = len(record.rounds) if last_look else rounds_over(record)
+        for number, values in sorted(values_by_round(record, over).items()):
             if number > done:
                 tracker.log(number, values)
                 done = number
@@ -105,8 +108,20 @@ def track(
         wait(POLL_SECONDS)
 
 
-def values_by_round(record: RunRecord) -> dict[int, dict[str, float]]:
-    """Return round -> `site/metric` -> value; what belongs to no site stands alone."""
+def rounds_over(record: RunRecord) -> int:
+    """Return how many rounds of a running run's record are over.
+
+    A round's seconds are written at its end; where it has several exchanges, after each of them, so that it
+    is over when the next one has begun.
+    """
+    last = record.rounds[-1] if record.rounds else None
+    goes_on = last is not None and (not last.seconds or bool(last.exchanges))
+    return len(record.rounds) - goes_on
+
+
+def values_by_round(record: RunRecord, rounds_taken: int) -> dict[int, dict[str, float]]:
+    """Return round -> `site/metric` -> value of the first rounds; what belongs to no site stands alone."""
+    record = record.model_copy(update={"rounds": record.rounds[:rounds_taken]})
     rounds: dict[int, dict[str, float]] = {}
     for number, site, metric, value in round_numbers(record):
         rounds.setdefault(number, {})[f"{site}/{metric}" if site else metric] = float(value)

@@ -68,6 +68,40 @@ def test_a_run_is_followed_to_its_end_and_no_round_comes_twice(tmp_path: Path) -
     assert len(looks) == 3
 
 
+@pytest.mark.parametrize("exchanges", [False, True])
+def test_a_round_is_copied_when_it_is_over_with_its_validation(tmp_path: Path, exchanges: bool) -> None:
+    """Training is in the record before the sites have validated; of a round of several exchanges, its seconds
+    so far are, too."""
+    whole = record("one")
+    first, second = whole.rounds
+    if exchanges:
+        first, second = (entry.model_copy(update={"exchanges": [entry]}) for entry in (first, second))
+    trained = first.model_copy(
+        update={
+            "seconds": 3.0 if exchanges else 0.0,
+            "metrics": {"north": {"train_loss": 2.0}},
+            "mean": {"train_loss": 2.0},
+        }
+    )
+    stages = [[], [trained], [first], [first, second.model_copy(update={"seconds": 0.0})], [first, second]]
+    tracker, seen = Recorded(), []
+
+    def write(rounds: list[Any]) -> None:
+        whole.model_copy(update={"status": "running", "rounds": rounds}).write(tmp_path / "run.json")
+
+    def wait(seconds: float) -> None:
+        seen.append(len(tracker.rounds))
+        write(stages[len(seen)])
+
+    write(stages[0])
+    assert track(tmp_path / "run.json", tracker, lambda: len(seen) < len(stages) - 1, wait) == 2
+    assert seen == [0, 0, 0 if exchanges else 1, 1]
+    assert [number for number, _ in tracker.rounds] == [1, 2]
+    logged = tracker.rounds[0][1]
+    assert logged["seconds"] == first.seconds
+    assert {f"north/{name}" for name in first.metrics["north"]} <= set(logged)
+
+
 @pytest.fixture
 def mlflow(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
     """What MLflow is asked for, in order."""
