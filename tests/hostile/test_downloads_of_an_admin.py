@@ -31,7 +31,7 @@ from medflare.core.errors import RunError
 from medflare.recipes import admin_downloads, admin_jobs, admin_runs, admin_submissions
 from medflare.recipes.admin_downloads import KEPT_FREE, check_downloads
 from medflare.recipes.admin_jobs import download_job, submit_job
-from medflare.recipes.admin_runs import resume_job
+from medflare.recipes.admin_runs import resume_job, watch_job
 from medflare.recipes.admin_submissions import check_submission, digests, remember_submission
 from medflare.recipes.job import CLIENT_CONFIG, SERVER_CONFIG
 from medflare.recipes.job_reader import read_job
@@ -325,6 +325,58 @@ def test_an_admin_signs_no_job_that_the_server_made(
     with pytest.raises(RunError, match="not what an admin of this federation signed"):
         resume_job(root.write(tmp_path / "kit"), "j1")
     assert server.submitted == []
+
+
+@pytest.fixture
+def dying(server: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
+    """The same server, which says of every job that its processes died; at the fifth, the test fails."""
+
+    def ended(kit: Path, job: str) -> str:
+        assert len(server.submitted) < 5, "the run goes on for ever"
+        return "FINISHED:EXECUTION_EXCEPTION"
+
+    monkeypatch.setattr(admin_runs, "wait_for_job", ended)
+    monkeypatch.setattr(admin_runs, "_fetched", lambda *_: server.shown)
+    return server
+
+
+def resumptions(folder: Path, number: Any) -> None:
+    write_json(folder / SERVER_CONFIG, {"workflows": [{"args": {"max_resumptions": number}}]})
+
+
+def test_a_watched_run_goes_on_as_often_as_its_signed_job_allows(
+    dying: Server, root: Root, job: Path, tmp_path: Path
+) -> None:
+    resumptions(job, 2)
+    root.sign(job, "lead@hospital-a.org")
+    with pytest.raises(RunError, match="run j1 is running"):
+        watch_job(root.write(tmp_path / "kit"), "j1", "j1", print)
+    assert len(dying.submitted) == 2
+
+
+def test_a_server_has_no_run_go_on_more_often_than_was_signed(
+    dying: Server, root: Root, job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It shows the signed job where it is submitted again, and another to whoever counts."""
+    root.sign(job, "lead@hospital-a.org")
+    other = Path(shutil.copytree(job.parent, tmp_path / "other"))
+    resumptions(other / job.name, 10**9)
+    monkeypatch.setattr(admin_runs, "_fetched", lambda *_: other)
+    with pytest.raises(RunError, match="not what an admin of this federation signed"):
+        watch_job(root.write(tmp_path / "kit"), "j1", "j1", print)
+    assert dying.submitted == []
+
+
+@pytest.mark.parametrize("number", ["many", -1, None, [2], True, 1.5])
+def test_a_number_of_resumptions_that_is_none_is_said_in_words(
+    dying: Server, root: Root, job: Path, tmp_path: Path, number: Any
+) -> None:
+    resumptions(job, number)
+    with pytest.raises(RunError, match="does not say how often the run goes on by itself"):
+        watch_job(root.write(tmp_path / "kit"), "j1", "j1", print)
+    write_json(job / SERVER_CONFIG, {"workflows": []})
+    with pytest.raises(RunError, match="does not say how often"):
+        watch_job(root.write(tmp_path / "kit"), "j1", "j1", print)
 
 
 def test_an_admin_goes_on_with_no_other_signed_job_than_the_kit_submitted(

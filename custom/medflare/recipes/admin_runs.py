@@ -74,15 +74,26 @@ def watch_job(kit: Path, run: str, job: str, say: Callable[[str], None]) -> str:
         status = wait_for_job(kit, job)
         with tempfile.TemporaryDirectory(prefix="medflare-watch-") as scratch:
             place = _fetched(kit, job, scratch)
-            server = read_json(_job_folder(place) / SERVER_CONFIG)
-            allowed = int(server["workflows"][0]["args"].get("max_resumptions", 0))
             ended, reason = _how_it_ended(place)
-        if ended in ("completed", "paused"):
-            return job
-        if ended == "failed" or status == ABORTED or resumed >= allowed:
-            raise RunError(f"run {run} is {ended} ({status}). {reason}")
+            if ended in ("completed", "paused"):
+                return job
+            folder = _job_folder(place)
+            if ended == "failed" or status == ABORTED or resumed >= _resumptions_allowed(folder):
+                raise RunError(f"run {run} is {ended} ({status}). {reason}")
+            check_signed(folder, kit)  # else a server could have the run go on for ever
         job, resumed = resume_job(kit, run), resumed + 1
         say(job)
+
+
+def _resumptions_allowed(folder: Path) -> int:
+    """Return how often a run whose processes died goes on by itself, as a server's copy of its job says."""
+    try:
+        number = read_json(folder / SERVER_CONFIG)["workflows"][0]["args"].get("max_resumptions", 0)
+    except (ValueError, LookupError, TypeError, AttributeError):
+        number = None
+    if type(number) is not int or number < 0:
+        raise RunError("the server's copy of the job does not say how often the run goes on by itself.")
+    return number
 
 
 def _fetched(kit: Path, job: str, scratch: str) -> Path:
