@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from medflare.cli.output import JSON_OPTION, plain_errors, print_json
-from medflare.core.config import read_pairs
+from medflare.core.config import read_pairs, with_options
 
 app = typer.Typer(help="Jobs at a server: submit, status, wait, logs, abort, download.", no_args_is_help=True)
 KIT = typer.Option(
@@ -39,9 +39,7 @@ def submit(
     """
     from medflare.recipes.admin_jobs import submit_job
 
-    changes: dict[str, Any] = read_pairs(set_)
-    changes |= {"num_rounds": rounds} if rounds else {}
-    changes |= {"canary": True} if canary else {}
+    changes = with_options(read_pairs(set_), num_rounds=rounds, canary=canary or None)
     number = submit_job(kit, job, changes, lambda line: print(line, file=sys.stderr))
     if as_json:
         print_json({"job": number})

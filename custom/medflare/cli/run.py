@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from medflare.cli.output import JSON_OPTION, ItemBatch, names, plain_errors, print_json
-from medflare.core.config import read_pairs
+from medflare.core.config import read_pairs, with_options
 
 if TYPE_CHECKING:
     from medflare.federation.heartbeat import Hooks
@@ -101,10 +101,9 @@ def run(
         site_file=site_file or file.site_file,
         sites=names(sites) or list(file.sites),
         unseen=names(unseen) or list(file.unseen),
-        rounds=rounds or file.rounds,
-        canary=canary or file.canary,
         local_baseline=local_baseline or file.local_baseline,
-        changes=file.set | read_pairs(set_),
+        changes=with_options(file.set, num_rounds=file.rounds, canary=file.canary or None)
+        | with_options(read_pairs(set_), num_rounds=rounds, canary=canary or None),
         workspace=workspace,
         overwrite=overwrite or file.overwrite,
         hooks=hooks,
@@ -123,8 +122,6 @@ class RunRequest:
     site_file: Path | None
     sites: list[str]
     unseen: list[str]
-    rounds: int | None
-    canary: bool
     local_baseline: bool
     changes: dict[str, Any]
     workspace: Path | None
@@ -161,9 +158,7 @@ def _run(request: RunRequest) -> None:
             workspace,
             chosen,
             site_file,
-            request.rounds,
-            request.canary or None,
-            request.changes,
+            changes=request.changes,
             on_event=take,
             overwrite=request.overwrite,
             unseen=unseen,

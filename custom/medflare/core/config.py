@@ -296,6 +296,27 @@ def read_pairs(pairs: Iterable[str]) -> dict[str, Any]:
     return values
 
 
+def with_options(changes: Mapping[str, Any], **options: Any) -> dict[str, Any]:
+    """Return changes together with those that have an option of their own.
+
+    Args:
+        options: key of the change -> value of its option (`num_rounds` of --rounds); None where it was left
+            out.
+
+    Raises:
+        ConfigError: the option and a change say different things.
+    """
+    given = {key: value for key, value in options.items() if value is not None}
+    twice = [
+        f"{key} is {given[key]} by its option and {changes[key]} by --set"
+        for key in given
+        if key in changes and changes[key] != given[key]
+    ]
+    if twice:
+        raise ConfigError(f"{'; '.join(twice)}. Leave one of the two out.")
+    return {**changes, **given}
+
+
 def number_of(value: Any) -> Any:
     """Return `1e-4` as a number, which YAML reads as text (only `1.0e-4` is one to it); all else as it is."""
     return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from medflare.core.config import read_pairs
+from medflare.core.config import read_pairs, with_options
 from medflare.core.errors import MedflareError
 from medflare.core.stop_signals import StopSignal, stop_signals_raise
 from medflare.data.settings.site import SiteConfig
@@ -49,9 +49,7 @@ def wanted_job(job: Job, given: argparse.Namespace, sites: Mapping[str, SiteConf
     Args:
         sites: those of a run here, whose backbones may need a preset.
     """
-    changes = read_pairs(given.set)
-    if given.num_rounds is not None:
-        changes["num_rounds"] = given.num_rounds
+    changes = with_options(read_pairs(given.set), num_rounds=given.num_rounds)
     job = override(job, with_preset(job, changes, sites or {}, lambda event: print(event["reason"])))
     if given.n_clients is not None:
         job = replace(job, n_clients=given.n_clients)

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from medflare.core.config import read_yaml
+from medflare.core.config import read_yaml, with_options
 from medflare.core.errors import ConfigError, DataError, RunError
 from medflare.core.run_record import RunRecord, read_record
 from medflare.core.stop_signals import StopSignal
@@ -106,8 +106,8 @@ def run_simulator(
     _say(on_event, "checking", "the job, its sites and their data")
     job = read_job(Path(job_folder))
     workspace = (workspace or new_workspace(job.title)).resolve()
-    given = {"num_rounds": rounds, "canary": canary}
-    wanted = {**{key: value for key, value in given.items() if value is not None}, **(changes or {})}
+    wanted = with_options(changes or {}, num_rounds=rounds, canary=canary)
+    rounds = wanted.get("num_rounds")
     known = described_sites(workspace, site_file)
     taking_part = {name: known[name] for name in sites or known if name in known}
     wanted = with_preset(job, wanted, taking_part, on_event)

@@ -47,10 +47,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
     def ask(*words: object) -> dict[str, Any]:
         seen: dict[str, Any] = {}
 
-        def simulator(job: Path, workspace: Path, sites: list[str], *more: Any, **named: Any) -> None:
-            site_file, rounds, canary, changes = more
-            seen.update(job=job, workspace=workspace, sites=sites, site_file=site_file, rounds=rounds)
-            seen.update(canary=canary, changes=changes, **named)
+        def simulator(job: Path, workspace: Path, sites: list[str], site_file: Path, **named: Any) -> None:
+            seen.update(job=job, workspace=workspace, sites=sites, site_file=site_file, **named)
             raise RunError("stopped by the test")
 
         monkeypatch.setattr(simulate, "run_simulator", simulator)
@@ -63,18 +61,34 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
 def test_a_file_holds_the_options_of_a_run(study: Path, asked: Callable[..., dict[str, Any]]) -> None:
     base, seen = study.parent, asked(study)
     assert (seen["job"], seen["site_file"]) == (base / "jobs/mine", base / "site.yaml")
-    assert (seen["workspace"], seen["rounds"], seen["canary"]) == (base / "out", 7, None)
+    assert seen["workspace"] == base / "out"
     assert (seen["sites"], seen["unseen"]) == (["a", "b"], ["c"])
-    assert seen["changes"] == {"rule": "fedprox", "settings.variant": "fed_lora"}
+    assert seen["changes"] == {"rule": "fedprox", "settings.variant": "fed_lora", "num_rounds": 7}
 
 
 def test_the_command_line_counts_before_the_file(
     study: Path, asked: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
     seen = asked(study, "--rounds", 2, "--sites", "b", "--set", "rule=krum", "-w", tmp_path / "x", "--canary")
-    assert (seen["rounds"], seen["sites"], seen["canary"]) == (2, ["b"], True)
-    assert seen["changes"] == {"rule": "krum", "settings.variant": "fed_lora"}
+    assert seen["sites"] == ["b"]
+    expected = {"rule": "krum", "settings.variant": "fed_lora", "num_rounds": 2, "canary": True}
+    assert seen["changes"] == expected
+    assert asked(study, "--set", "num_rounds=3")["changes"]["num_rounds"] == 3
     assert seen["workspace"] == (tmp_path / "x").resolve()
+
+
+def test_rounds_that_are_said_twice_must_be_the_same(
+    study: Path, asked: Callable[..., dict[str, Any]]
+) -> None:
+    """Before, the option was ignored without a word."""
+    twice = "num_rounds is 2 by its option and 3 by --set. Leave one of the two out."
+    assert twice in refusal(2, "run", study, "--rounds", 2, "--set", "num_rounds=3")
+    assert twice in refusal(2, "job", "submit", "x", "--kit", "k", "--rounds", 2, "--set", "num_rounds=3")
+    said = refusal(2, "run", study, "--canary", "--set", "canary=false")
+    assert "canary is True by its option and False by --set" in said
+    assert asked(study, "--rounds", 2, "--set", "num_rounds=2")["changes"]["num_rounds"] == 2
+    study.write_text(FILE.replace("set: {", "set: {num_rounds: 3, "))
+    assert "num_rounds is 7 by its option and 3 by --set" in refusal(2, "run", study)
 
 
 def test_a_job_of_medflare_is_named_and_one_beside_the_file_counts_before_it(
@@ -98,6 +112,7 @@ def test_settings_may_stand_nested_and_change_a_block_without_taking_its_place(
 """
     study.write_text(FILE.replace("set: {rule: fedprox, settings.variant: fed_lora}\n", nested))
     assert asked(study)["changes"] == {
+        "num_rounds": 7,
         "settings.lr": 1e-3,
         "settings.lora.rank": 4,
         "settings.lora.targets": ["q_proj"],
