@@ -93,8 +93,12 @@ def evaluate(
         raise ConfigError("--site-file tests the adapter of one run; name one run, and no --against.")
     if adapter not in ("final", "best"):
         raise ConfigError(f"--adapter {adapter}: expected final or best.")
-    if zero_shot and personalised:
-        raise ConfigError("--zero-shot tests the model without any adapter; leave --personalised out.")
+    if zero_shot and (personalised or adapter != "final"):
+        raise ConfigError(
+            "--zero-shot tests the model without any adapter; leave --personalised and --adapter out."
+        )
+    if not types:
+        raise ConfigError("--no-types is for files of predictions; leave it out beside --site-file.")
     from medflare.cli.evaluate_adapter import test_adapter
 
     test_adapter(

@@ -66,11 +66,15 @@ def track(
 
     [bold]Example[/bold]: medflare track runs/first --to mlflow --uri sqlite:///mlflow.db --follow
     """
-    from medflare.core.errors import DataError
+    from medflare.core.errors import ConfigError, DataError
     from medflare.serving.run_index import RunIndex
     from medflare.serving.trackers import MlflowTracker, WandbTracker
     from medflare.serving.trackers import track as copy
 
+    if online and to == "mlflow":
+        raise ConfigError("--online is W&B's; MLflow's server is named by --uri. Leave it out.")
+    if uri and to == "wandb":
+        raise ConfigError("--uri is MLflow's; W&B's server is its own, with --online. Leave it out.")
     index = RunIndex(folder)
     chosen = index.only(run)
     if chosen.record is None:

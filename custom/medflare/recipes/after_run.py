@@ -96,6 +96,7 @@ def score_site(
     )
     if options.limit is not None or adapter != "final":
         return evaluation
+    record = read_record(record_path)  # anew: another test may have been added while this one went on
     same = (evaluation.site, evaluation.adapter, evaluation.split)
     record.evaluations = [e for e in record.evaluations if (e.site, e.adapter, e.split) != same] + [
         evaluation

@@ -15,6 +15,7 @@ from medflare.core.run_record import ComparisonRecord, RunRecord, SiteRecord, re
 from medflare.data.settings.cohort import CohortConfig
 from medflare.data.settings.site import SiteConfig
 from medflare.learners.extraction.learner import build
+from medflare.recipes import after_run
 from medflare.recipes.result_origin import origin_of
 from site_builders import write_result
 
@@ -222,6 +223,40 @@ def test_options_of_a_test_need_a_site_file(run: Path) -> None:
     message = refusal(2, "evaluate", run, "--zero-shot", "--limit", "2")
     assert "--zero-shot, --limit" in message
     assert "needs --site-file" in message
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--zero-shot", "--adapter", "best"), "leave --personalised and --adapter out"),
+        (("--zero-shot", "--personalised", "x"), "leave --personalised and --adapter out"),
+        (("--no-types",), "--no-types is for files of predictions"),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(
+    run: Path, tmp_path: Path, options: tuple[str, ...], said: str
+) -> None:
+    assert said in refusal(2, "evaluate", run, "-f", site_file(tmp_path), *options)
+
+
+def test_what_another_test_added_meanwhile_stays_in_the_record(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two hospitals are tested at the same time, in two terminals."""
+    copied = shutil.copytree(run, tmp_path / "run")
+    inner = after_run._test
+
+    def slow(*args: Any, **named: Any) -> Any:
+        evaluation = inner(*args, **named)
+        record = read_record(copied / "run.json")
+        record.evaluations.append(evaluation.model_copy(update={"site": "another"}))
+        record.write(copied / "run.json")
+        return evaluation
+
+    monkeypatch.setattr(after_run, "_test", slow)
+    answer("evaluate", copied, "-f", site_file(tmp_path))
+    sites = {item.site for item in read_record(copied / "run.json").evaluations}
+    assert {"site-1", "another"} <= sites
 
 
 def test_an_adapter_that_came_without_its_run_is_tested(run: Path, tmp_path: Path) -> None:

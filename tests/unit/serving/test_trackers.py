@@ -129,6 +129,12 @@ def test_the_command_copies_a_run_into_mlflow(tmp_path: Path, mlflow: list[tuple
     assert (mlflow[0][1], mlflow[1][1]) == (("u",), ("p",))
 
 
+def test_an_option_of_the_other_tracker_is_refused(tmp_path: Path) -> None:
+    record("one").write(tmp_path / "run.json")
+    assert "--uri is MLflow's" in refusal(2, "track", tmp_path, "--to", "wandb", "--uri", "u")
+    assert "--online is W&B's" in refusal(2, "track", tmp_path, "--to", "mlflow", "--online")
+
+
 def test_wandb_stays_on_this_machine_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     modes: list[str] = []
     opened = SimpleNamespace(log=lambda *a, **k: None, finish=lambda: None, summary={})
