@@ -243,6 +243,7 @@ def test_what_another_test_added_meanwhile_stays_in_the_record(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two hospitals are tested at the same time, in two terminals."""
+    write_notes(tmp_path / "sealed")
     copied = shutil.copytree(run, tmp_path / "run")
     inner = after_run._test
 
@@ -256,7 +257,7 @@ def test_what_another_test_added_meanwhile_stays_in_the_record(
     monkeypatch.setattr(after_run, "_test", slow)
     answer("evaluate", copied, "-f", site_file(tmp_path))
     sites = {item.site for item in read_record(copied / "run.json").evaluations}
-    assert {"site-1", "another"} <= sites
+    assert {"new-hospital", "another"} <= sites
 
 
 def test_an_adapter_that_came_without_its_run_is_tested(run: Path, tmp_path: Path) -> None:
