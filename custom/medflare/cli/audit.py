@@ -55,7 +55,7 @@ def audit(
     record, result = read_record(record_path), adapter_folder(run)
     secrets = None if canaries is None else read_canaries(canaries)
     file = record_path.with_name(PERSONALISED if personalised else FILE)
-    earlier = audits_in(file, record.run_id)
+    audits_in(file, record.run_id)  # a damaged one is said before hours of work
     found: dict[str, SiteAudit] = {}
     items = ItemBatch()
     for name in names(sites) or _took_part(record, site_file):
@@ -74,6 +74,7 @@ def audit(
     report = AuditReport(
         run_id=record.run_id, method=record.method, task=record.task, version=__version__, sites=found
     )
+    earlier = audits_in(file, record.run_id)  # another hospital's may have been written meanwhile
     every = report.model_copy(update={"sites": earlier | found})
     written = every.write(file)
     page = write_audit_page(every, written.with_suffix(".html"))

@@ -6,12 +6,14 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from audited_runs import AuditedRun, make_run, summaries_site
 
 from command_line import answer, facts, refusal
-from medflare.auditing.report import read_audit
+from medflare.auditing import site_audit
+from medflare.auditing.report import AuditReport, read_audit
 from medflare.core.errors import DataError
 
 
@@ -42,6 +44,25 @@ def test_shadow_adapters_recognise_patients_of_an_adapter_that_knows_them_by_hea
     assert attack.offline_patients.auc.value > 0.9
     assert "4 shadows, offline: AUC" in printed
     assert "Shadow adapters without the patient" in (overfitted.folder / "audit.html").read_text()
+
+
+def test_an_audit_of_another_hospital_that_was_written_meanwhile_stays(
+    overfitted: AuditedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shadows take hours, and two hospitals of a run may be audited in two terminals."""
+    folder = shutil.copytree(overfitted.folder, tmp_path / "run")
+    (folder / "audit.json").unlink(missing_ok=True)
+    inner = site_audit.audit_site
+
+    def slow(*args: Any, **named: Any) -> Any:
+        found = inner(*args, **named)
+        report = AuditReport(run_id=args[0].run_id, method="", task="", version="", sites={"another": found})
+        report.write(folder / "audit.json")
+        return found
+
+    monkeypatch.setattr(site_audit, "audit_site", slow)
+    facts("audit", folder, "-f", overfitted.site_file)
+    assert set(read_audit(folder / "audit.json").sites) == {"site-1", "another"}
 
 
 @pytest.mark.parametrize("shadows", [2, 5])
