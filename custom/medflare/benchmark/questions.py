@@ -12,7 +12,7 @@ from pydantic import Field, NonNegativeInt
 
 from medflare.benchmark.folder import BENCHMARK, TEST_HEAD, split_facts, write_facts, write_lines
 from medflare.benchmark.index import digest_of
-from medflare.core.config import Settings
+from medflare.core.config import Settings, beside
 from medflare.core.errors import ConfigError
 from medflare.data.grouped_split import group_names, move_groups
 from medflare.data.load import load_cohort
@@ -37,6 +37,10 @@ class QuestionsBenchmarkSettings(Settings):
     clients: int = Field(default=20, ge=2)
     alpha: float = Field(default=0.5, gt=0)
     seed: NonNegativeInt = 0
+
+    @property
+    def without_effect(self) -> dict[str, str]:
+        return beside((self.setting != "dirichlet", f"setting is '{self.setting}'", "alpha"))
 
 
 def build_questions(

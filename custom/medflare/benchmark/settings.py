@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from medflare.core.config import Settings
+from medflare.core.config import Settings, beside
 
 Setting = Literal["random", "cluster", "dirichlet", "real-world", "fedvit-gpt2", "longitudinal"]
 SETTINGS: tuple[Setting, ...] = (
@@ -54,6 +54,16 @@ class BenchmarkSettings(Settings):
     fewest_visits: int = Field(default=2, ge=2)
     scanners: bool = True
     seed: NonNegativeInt = 0
+
+    @property
+    def without_effect(self) -> dict[str, str]:
+        chosen = f"setting is '{self.setting}'"
+        return beside(
+            (self.setting != "dirichlet", chosen, "alpha client_images"),
+            (self.setting != "real-world", chosen, "pairs fewest_words"),
+            (self.setting != "longitudinal", chosen, "demographics fewest_visits"),
+            (self.setting in ("real-world", "fedvit-gpt2"), f"{chosen}, whose clients are given", "clients"),
+        )
 
     @model_validator(mode="after")
     def _roots(self) -> BenchmarkSettings:

@@ -49,13 +49,20 @@ def fl_mrg(
         "random", "--setting", help="random, cluster, dirichlet, real-world, fedvit-gpt2 or longitudinal."
     ),
     clients: int | None = typer.Option(
-        None, "--clients", help="2 to 10; default 10, and 4 for longitudinal.", show_default=False
+        None,
+        "--clients",
+        help="2 to 10; default 10, and 4 for longitudinal. real-world has 6, fedvit-gpt2 4.",
+        show_default=False,
     ),
-    alpha: float = typer.Option(0.5, "--alpha", help="Of dirichlet, 0.1 to 0.9."),
-    client_images: tuple[int, int] = typer.Option(
-        (4000, 7000), "--client-images", help="Fewest and most images of a client of dirichlet."
+    alpha: float | None = typer.Option(None, "--alpha", help="Of dirichlet, 0.1 to 0.9; default 0.5."),
+    client_images: tuple[int, int] | None = typer.Option(
+        None,
+        "--client-images",
+        help="Fewest and most images of a client of dirichlet; default 4000 7000.",
     ),
-    pairs: int = typer.Option(55_000, "--pairs", help="Images of each source in real-world."),
+    pairs: int | None = typer.Option(
+        None, "--pairs", help="Images of each source in real-world; default 55,000."
+    ),
     seed: int = typer.Option(0, "--seed", min=0, help="Another seed deals the records otherwise."),
     scanners: bool = typer.Option(True, help="Give every client its own blur, contrast and brightness."),
     as_json: bool = JSON_OPTION,
@@ -67,7 +74,7 @@ def fl_mrg(
     """
     from medflare.benchmark.build import build
     from medflare.benchmark.settings import BenchmarkSettings
-    from medflare.core.config import parse
+    from medflare.core.config import parse_options
     from medflare.models.generators.word_list import write_word_list
     from medflare.reporting.benchmark_pictures import write_pictures
 
@@ -78,14 +85,14 @@ def fl_mrg(
         "chexpert_plus": chexpert_plus,
         "reports": reports,
         "demographics": demographics,
-        "clients": clients or (4 if setting == "longitudinal" else 10),
+        "clients": clients or (4 if setting == "longitudinal" else None),
         "alpha": alpha,
         "client_images": client_images,
         "pairs": pairs,
         "seed": seed,
         "scanners": scanners,
     }
-    settings = parse(BenchmarkSettings, given, "options of medflare benchmark fl-mrg")
+    settings = parse_options(BenchmarkSettings, given, "options of medflare benchmark fl-mrg")
 
     def finish(folder: Path, facts: dict[str, Any]) -> None:
         """Add what needs other rooms, before the folder is put in its place."""

@@ -54,7 +54,9 @@ def questions(
     sources: Path = SOURCES,
     setting: str = typer.Option("iid", "--setting", help="iid, class or dirichlet."),
     clients: int = typer.Option(20, "--clients", help="How many."),
-    alpha: float = typer.Option(0.5, "--alpha", help="Of dirichlet; 0.1 is very uneven."),
+    alpha: float | None = typer.Option(
+        None, "--alpha", help="Of dirichlet; default 0.5, 0.1 is very uneven."
+    ),
     seed: int = typer.Option(0, "--seed", min=0, help="Another seed deals the records otherwise."),
     as_json: bool = JSON_OPTION,
 ) -> None:
@@ -63,11 +65,11 @@ def questions(
     [bold]Example[/bold]: medflare benchmark questions qa --sources qa.yaml --setting dirichlet --alpha 0.3
     """
     from medflare.benchmark.questions import QuestionsBenchmarkSettings, build_questions
-    from medflare.core.config import parse
+    from medflare.core.config import parse_options
     from medflare.data.settings.site import load_site_file
 
     given = {"setting": setting, "clients": clients, "alpha": alpha, "seed": seed}
-    settings = parse(QuestionsBenchmarkSettings, given, "options of medflare benchmark questions")
+    settings = parse_options(QuestionsBenchmarkSettings, given, "options of medflare benchmark questions")
     _say(build_questions(settings, load_site_file(sources), out), out, as_json)
 
 

@@ -89,6 +89,38 @@ def without_effect(settings: Settings, prefix: str = "") -> dict[str, str]:
     return found
 
 
+def idle(asked: Iterable[str], reasons: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each setting asked for that does nothing, or lies in a block that does.
+
+    Args:
+        reasons: dotted name -> why, as `without_effect` returns them.
+    """
+    keys = sorted(asked)
+    return [
+        f"{key} has no effect, as {why}"
+        for name, why in reasons.items()
+        for key in keys
+        if key == name or key.startswith(f"{name}.")
+    ]
+
+
+def parse_options(settings: type[S], options: Mapping[str, Any], where: str) -> S:
+    """Build `settings` from the options of a command.
+
+    Args:
+        options: None for one that was left out.
+        where: the command.
+
+    Raises:
+        ConfigError: lists every problem, or the options that do nothing beside the others.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    parsed = parse(settings, given, where)
+    if faults := idle(given, without_effect(parsed)):
+        raise ConfigError(f"{where}: {'; '.join(faults)}. Leave it out.")
+    return parsed
+
+
 def explain(error: ValidationError, settings: type[BaseModel], where: str, values: bool = True) -> str:
     """Return one line for each problem of a pydantic error, in the words of the document.
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from medflare.aggregation import make_rule
-from medflare.core.config import beside, without_effect
+from medflare.core.config import beside, idle, without_effect
 from medflare.core.errors import ConfigError
 from medflare.learners.registry import get_method
 from medflare.recipes.job import Job
@@ -27,19 +27,10 @@ def require_effect(job: Job, changed: Iterable[str]) -> None:
         ConfigError: with each change, and the setting that leaves it without effect.
     """
     asked = set(changed)
-    idle = _without_effect(job) if asked else {}
-    faults = [
-        f"{key} has no effect, as {why}" for name, why in idle.items() for key in sorted(_of(name, asked))
-    ]
-    if faults:
+    if asked and (faults := idle(asked, _without_effect(job))):
         raise ConfigError(
             f"{job.title}: {'; '.join(faults)}. Leave the setting out, or change what it depends on, too."
         )
-
-
-def _of(name: str, asked: set[str]) -> set[str]:
-    """Return the changes of a setting, or of what is nested in it."""
-    return {key for key in asked if key == name or key.startswith(f"{name}.")}
 
 
 def _without_effect(job: Job) -> dict[str, str]:

@@ -14,6 +14,7 @@ import yaml
 from benchmark_folders import write_chexpert_plus, write_iu, write_mimic
 from typer.testing import CliRunner
 
+from command_line import refusal
 from medflare.cli.main import app
 from medflare.data.load import load_cohort
 from medflare.data.settings.site import load_site_file
@@ -220,3 +221,29 @@ def test_what_is_missing_is_named_with_where_it_is_had_from(tmp_path: Path) -> N
     (tmp_path / "out/thesis.txt").touch()
     assert "holds no benchmark" in " ".join(command(tmp_path / "out", good).output.split())
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--alpha", 0.2), "alpha has no effect, as setting is 'random'"),
+        (("--setting", "cluster", "--client-images", 10, 20), "client_images has no effect, as setting is"),
+        (("--pairs", 5), "pairs has no effect"),
+        (("--demographics", "p.csv"), "demographics has no effect"),
+        (("--setting", "fedvit-gpt2", "--clients", 3), "clients has no effect, as setting is 'fedvit-gpt2'"),
+    ],
+)
+def test_an_option_of_another_setting_is_refused(
+    tmp_path: Path, options: tuple[object, ...], said: str
+) -> None:
+    """Before, --clients 3 of the real-world setting made six without a word."""
+    sources = ("--mimic-cxr", tmp_path / "m", "--iu-xray", tmp_path / "i")
+    assert said in refusal(2, "benchmark", "fl-mrg", tmp_path / "out", *sources, *options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_alpha_of_questions_is_dirichlets(tmp_path: Path) -> None:
+    asked = ("benchmark", "questions", tmp_path / "out", "--sources", tmp_path / "x.yaml")
+    assert "alpha has no effect, as setting is 'class'" in refusal(
+        2, *asked, "--setting", "class", "--alpha", 0.3
+    )
