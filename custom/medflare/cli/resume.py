@@ -35,6 +35,15 @@ def resume(
 
     [bold]Example[/bold]: medflare resume runs/demo/fedmrg
     """
+    from medflare.core.errors import ConfigError
+
+    if watch and kit is None:
+        raise ConfigError(
+            "--watch looks after a run at a server: name an admin's kit with --kit. In a workspace a run "
+            "goes on by itself as often as the job's max_resumptions."
+        )
+    if kit is not None and not page:
+        raise ConfigError("--no-page is for a workspace; a run at a server has a page once it is downloaded.")
     if kit is None:
         from medflare.cli.run import resume_workspace
 

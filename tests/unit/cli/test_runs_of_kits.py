@@ -174,6 +174,8 @@ def test_what_is_no_kit_is_refused(tmp_path: Path) -> None:
     assert "no startup kit" in refusal(2, "runs", "reconcile", tmp_path)
     assert "no admin's startup kit" in refusal(2, "resume", "some-job", "--kit", tmp_path)
     assert "holds no run to go on with" in refusal(2, "resume", tmp_path / "none")
+    assert "--watch looks after a run at a server" in refusal(2, "resume", tmp_path / "none", "--watch")
+    assert "--no-page is for a workspace" in refusal(2, "resume", "j", "--kit", tmp_path, "--no-page")
     assert "holds no run" in refusal(2, "pause", tmp_path / "none")
 
 
