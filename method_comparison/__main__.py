@@ -10,8 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from medflare.core.config import parse, read_pairs
+from medflare.core.config import parse
 from medflare.core.errors import MedflareError
+from medflare.core.option_values import read_pairs
 from medflare.wire.memory import LESS_MEMORY
 from method_comparison.configuration import Selection, names, read_configuration
 from method_comparison.page import write_page

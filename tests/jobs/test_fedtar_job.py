@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from medflare.core.config import read_pairs
 from medflare.core.errors import ConfigError
+from medflare.core.option_values import read_pairs
 from medflare.recipes.job_check import check_job
 from medflare.recipes.job_reader import read_job
 from medflare.recipes.overrides import override

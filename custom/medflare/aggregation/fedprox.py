@@ -11,8 +11,8 @@ from medflare.aggregation.base import RuleFacts, Weighting
 from medflare.aggregation.capabilities import AsksClientTerms
 from medflare.aggregation.norm_clip import NormClipSettings
 from medflare.aggregation.weighted_mean import MOST_TOKENS, MeanRule
-from medflare.core.config import beside
 from medflare.core.hints import ProximalHint, RoundHints
+from medflare.core.idle_settings import beside
 
 
 class FedProx(MeanRule, AsksClientTerms):

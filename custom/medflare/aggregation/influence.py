@@ -15,9 +15,9 @@ from medflare.aggregation.base import RuleFacts
 from medflare.aggregation.capabilities import AllowsSiteFactors, Score, ScoresCandidates, SendsHints
 from medflare.aggregation.norm_clip import NormClipSettings, needs_each_update
 from medflare.aggregation.weighted_mean import MeanRule
-from medflare.core.config import beside
 from medflare.core.errors import ConfigError, UpdateError
 from medflare.core.hints import InfluenceHint, RoundHints
+from medflare.core.idle_settings import beside
 from medflare.core.tensors import State, apply_delta
 from medflare.core.update import Update
 

@@ -13,8 +13,8 @@ from pydantic import Field
 from medflare.aggregation.base import AggregationRule, RuleFacts
 from medflare.aggregation.capabilities import ReadsMetrics, Score, ScoresCandidates
 from medflare.aggregation.norm_clip import NormClipSettings, clip_factors, needs_each_update
-from medflare.core.config import beside
 from medflare.core.errors import ConfigError, UpdateError
+from medflare.core.idle_settings import beside
 from medflare.core.tensors import State, add_to_each, apply_delta, apply_delta_in_place, zeros
 from medflare.core.update import Update
 

@@ -25,9 +25,9 @@ from medflare.aggregation.capabilities import (
 from medflare.aggregation.coefficients import AlphaMode, Embedding, Schedule, alpha_gradient, convex_weights
 from medflare.aggregation.norm_clip import NormClipSettings
 from medflare.aggregation.weighted_mean import MeanRule
-from medflare.core.config import beside
 from medflare.core.errors import UpdateError
 from medflare.core.hints import RoundHints, VisitHint
+from medflare.core.idle_settings import beside
 from medflare.core.optimiser_state import moments, restore_moments
 from medflare.core.tensors import State, apply_delta_in_place
 from medflare.core.update import Update

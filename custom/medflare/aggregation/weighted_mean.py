@@ -11,8 +11,8 @@ from pydantic import Field
 from medflare.aggregation.base import AggregationRule, RuleFacts, SiteWeight, Weighting
 from medflare.aggregation.capabilities import ReadsMetrics
 from medflare.aggregation.norm_clip import NormClipSettings, clip_factors, needs_each_update
-from medflare.core.config import beside
 from medflare.core.errors import UpdateError
+from medflare.core.idle_settings import beside
 from medflare.core.tensors import State, add_scaled, apply_delta_in_place, zeros
 from medflare.core.update import Update
 

@@ -12,8 +12,9 @@ from pydantic import Field, NonNegativeInt
 
 from medflare.benchmark.folder import BENCHMARK, TEST_HEAD, split_facts, write_facts, write_lines
 from medflare.benchmark.index import digest_of
-from medflare.core.config import Settings, beside
+from medflare.core.config import Settings
 from medflare.core.errors import ConfigError
+from medflare.core.idle_settings import beside
 from medflare.data.grouped_split import group_names, move_groups
 from medflare.data.load import load_cohort
 from medflare.data.partition.partitioning import write_site_file

@@ -8,7 +8,8 @@ from typing import Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from medflare.core.config import Settings, beside
+from medflare.core.config import Settings
+from medflare.core.idle_settings import beside
 
 Setting = Literal["random", "cluster", "dirichlet", "real-world", "fedvit-gpt2", "longitudinal"]
 SETTINGS: tuple[Setting, ...] = (

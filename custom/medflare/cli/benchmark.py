@@ -74,7 +74,7 @@ def fl_mrg(
     """
     from medflare.benchmark.build import build
     from medflare.benchmark.settings import BenchmarkSettings
-    from medflare.core.config import parse_options
+    from medflare.core.option_values import parse_options
     from medflare.models.generators.word_list import write_word_list
     from medflare.reporting.benchmark_pictures import write_pictures
 

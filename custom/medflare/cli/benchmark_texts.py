@@ -65,7 +65,7 @@ def questions(
     [bold]Example[/bold]: medflare benchmark questions qa --sources qa.yaml --setting dirichlet --alpha 0.3
     """
     from medflare.benchmark.questions import QuestionsBenchmarkSettings, build_questions
-    from medflare.core.config import parse_options
+    from medflare.core.option_values import parse_options
     from medflare.data.settings.site import load_site_file
 
     given = {"setting": setting, "clients": clients, "alpha": alpha, "seed": seed}

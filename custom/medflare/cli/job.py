@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from medflare.cli.output import JSON_OPTION, plain_errors, print_json
-from medflare.core.config import read_pairs, with_options
+from medflare.core.option_values import read_pairs, with_options
 
 app = typer.Typer(help="Jobs at a server: submit, status, wait, logs, abort, download.", no_args_is_help=True)
 KIT = typer.Option(

@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from medflare.cli.output import JSON_OPTION, names, plain_errors, print_json
-from medflare.core.config import read_pairs
+from medflare.core.option_values import read_pairs
 
 
 @plain_errors

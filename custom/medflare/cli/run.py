@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from medflare.cli.output import JSON_OPTION, ItemBatch, names, plain_errors, print_json
-from medflare.core.config import read_pairs, with_options
+from medflare.core.option_values import read_pairs, with_options
 
 if TYPE_CHECKING:
     from medflare.federation.heartbeat import Hooks

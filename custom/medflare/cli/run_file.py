@@ -9,7 +9,8 @@ from typing import Any
 
 from pydantic import Field
 
-from medflare.core.config import Settings, number_of, parse, read_yaml
+from medflare.core.config import Settings, parse, read_yaml
+from medflare.core.option_values import number_of
 
 SUFFIXES = (".yaml", ".yml")
 BLOCKS = ("settings", "rule_settings", "protection_settings", "mixture")

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import difflib
 import math
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args
 
@@ -15,8 +14,6 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from medflare.core.errors import ConfigError
-
-_EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
 
 
 class Settings(BaseModel):
@@ -64,61 +61,6 @@ def parse(settings: type[S], data: Mapping[str, Any], where: str) -> S:
         problem = ConfigError(explain(error, settings, where))
         problem.without_values = explain(error, settings, where, values=False)
         raise problem from None
-
-
-def beside(*groups: tuple[bool, str, str]) -> dict[str, str]:
-    """Return name -> why for the groups that hold: (whether it does, why, names parted by spaces)."""
-    return {name: why for holds, why, names in groups if holds for name in names.split()}
-
-
-def without_effect(settings: Settings, prefix: str = "") -> dict[str, str]:
-    """Return the dotted names of all settings that do nothing beside the others -> why.
-
-    Args:
-        prefix: before each name, in the reasons, too.
-    """
-    fields = type(settings).model_fields
-    found = {}
-    for name, why in settings.without_effect.items():
-        names_setting = why.replace(".", " ").split()[0] in fields
-        found[prefix + name] = prefix + why if names_setting else why
-    for name, field in fields.items():
-        block = getattr(settings, name)
-        if type(block) in _settings_classes(field.annotation) and prefix + name not in found:
-            found |= without_effect(block, f"{prefix}{name}.")
-    return found
-
-
-def idle(asked: Iterable[str], reasons: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each setting asked for that does nothing, or lies in a block that does.
-
-    Args:
-        reasons: dotted name -> why, as `without_effect` returns them.
-    """
-    keys = sorted(asked)
-    return [
-        f"{key} has no effect, as {why}"
-        for name, why in reasons.items()
-        for key in keys
-        if key == name or key.startswith(f"{name}.")
-    ]
-
-
-def parse_options(settings: type[S], options: Mapping[str, Any], where: str) -> S:
-    """Build `settings` from the options of a command.
-
-    Args:
-        options: None for one that was left out.
-        where: the command.
-
-    Raises:
-        ConfigError: lists every problem, or the options that do nothing beside the others.
-    """
-    given = {name: value for name, value in options.items() if value is not None}
-    parsed = parse(settings, given, where)
-    if faults := idle(given, without_effect(parsed)):
-        raise ConfigError(f"{where}: {'; '.join(faults)}. Leave it out.")
-    return parsed
 
 
 def explain(error: ValidationError, settings: type[BaseModel], where: str, values: bool = True) -> str:
@@ -186,7 +128,7 @@ def _settings_at(settings: type[BaseModel], path: tuple[int | str, ...]) -> type
     choices: list[type[BaseModel]] = []
     for part in path:
         if part in current.model_fields:
-            choices = _settings_classes(current.model_fields[str(part)].annotation)
+            choices = settings_classes(current.model_fields[str(part)].annotation)
             if not choices:
                 return settings
             current = choices[0]
@@ -196,11 +138,11 @@ def _settings_at(settings: type[BaseModel], path: tuple[int | str, ...]) -> type
     return current
 
 
-def _settings_classes(annotation: Any) -> list[type[BaseModel]]:
+def settings_classes(annotation: Any) -> list[type[BaseModel]]:
     """Return the settings classes inside an annotation such as `X | None`, `list[X]` or `X | Y`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [nested for arg in get_args(annotation) for nested in _settings_classes(arg)]
+    return [nested for arg in get_args(annotation) for nested in settings_classes(arg)]
 
 
 def read_package_data(settings: type[S], *paths: Path) -> S:
@@ -304,51 +246,3 @@ def expanded_size(data: Any) -> float:
         return sizes[id(node)]
 
     return size(data)
-
-
-def read_pairs(pairs: Iterable[str]) -> dict[str, Any]:
-    """Return `key=value` pairs, as `--set` takes them; values are read as YAML.
-
-    Raises:
-        ConfigError: a pair has no key or no `=`, or its value is no YAML.
-    """
-    values: dict[str, Any] = {}
-    for pair in pairs:
-        key, sign, text = pair.partition("=")
-        if not sign or not key:
-            raise ConfigError(f"--set {pair}: expected key=value, for instance --set settings.lr=0.001")
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            why = str(getattr(error, "problem", None) or "unreadable")
-            raise ConfigError(
-                f"--set {pair}: the value is no YAML ({why}). Put quotes around a text: --set \"{key}='...'\""
-            ) from None
-        values[key.strip()] = number_of(value) if value == text.strip() else value
-    return values
-
-
-def with_options(changes: Mapping[str, Any], **options: Any) -> dict[str, Any]:
-    """Return changes together with those that have an option of their own.
-
-    Args:
-        options: key of the change -> value of its option (`num_rounds` of --rounds); None where it was left
-            out.
-
-    Raises:
-        ConfigError: the option and a change say different things.
-    """
-    given = {key: value for key, value in options.items() if value is not None}
-    twice = [
-        f"{key} is {given[key]} by its option and {changes[key]} by --set"
-        for key in given
-        if key in changes and changes[key] != given[key]
-    ]
-    if twice:
-        raise ConfigError(f"{'; '.join(twice)}. Leave one of the two out.")
-    return {**changes, **given}
-
-
-def number_of(value: Any) -> Any:
-    """Return `1e-4` as a number, which YAML reads as text (only `1.0e-4` is one to it); all else as it is."""
-    return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value

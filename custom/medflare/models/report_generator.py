@@ -20,7 +20,8 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from medflare.core.conditions import CONDITIONS, Code
-from medflare.core.config import Settings, beside
+from medflare.core.config import Settings
+from medflare.core.idle_settings import beside
 from medflare.core.seeds import seeded
 from medflare.models.adapters.base import AdapterSettings
 from medflare.models.adapters.lora import LoraChoice, LoraSettings

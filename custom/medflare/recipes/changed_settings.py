@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from medflare.aggregation import make_rule
-from medflare.core.config import beside, idle, without_effect
 from medflare.core.errors import ConfigError
+from medflare.core.idle_settings import beside, idle, without_effect
 from medflare.learners.registry import get_method
 from medflare.recipes.job import Job
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from medflare.core.config import read_pairs, with_options
 from medflare.core.errors import MedflareError
+from medflare.core.option_values import read_pairs, with_options
 from medflare.core.stop_signals import StopSignal, stop_signals_raise
 from medflare.data.settings.site import SiteConfig
 from medflare.recipes import simulate

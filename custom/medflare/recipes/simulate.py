@@ -17,8 +17,9 @@ from typing import Any
 
 import yaml
 
-from medflare.core.config import read_yaml, with_options
+from medflare.core.config import read_yaml
 from medflare.core.errors import ConfigError, DataError, RunError
+from medflare.core.option_values import with_options
 from medflare.core.run_record import RunRecord, read_record
 from medflare.core.stop_signals import StopSignal
 from medflare.core.variables import document_with_absolute_paths

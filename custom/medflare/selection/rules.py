@@ -11,8 +11,8 @@ from pydantic import Field
 from medflare.aggregation.base import RuleFacts
 from medflare.aggregation.capabilities import NeedsExactSizes, NeedsSketches
 from medflare.aggregation.norm_clip import NormClipSettings
-from medflare.core.config import beside
 from medflare.core.hints import ProximalHint, RoundHints
+from medflare.core.idle_settings import beside
 from medflare.core.sketch import Sketch
 from medflare.selection.baselines import FedCSSelector, ImportanceSelector, UniformSelector
 from medflare.selection.latency import Latencies

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from medflare.core.config import read_pairs
 from medflare.core.errors import ConfigError
+from medflare.core.option_values import read_pairs
 
 
 @pytest.mark.parametrize(

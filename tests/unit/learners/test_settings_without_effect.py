@@ -12,8 +12,8 @@ import pytest
 import torch
 from method_sites import SETTINGS, Make
 
-from medflare.core.config import without_effect
 from medflare.core.hints import RoundHints
+from medflare.core.idle_settings import without_effect
 from medflare.core.plan import RoundPlan
 from medflare.core.presets import lookup, merge_settings
 from medflare.learners.registry import METHODS

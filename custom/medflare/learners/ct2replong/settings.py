@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field
 
-from medflare.core.config import beside
+from medflare.core.idle_settings import beside
 from medflare.core.method import Method, MethodFacts
 from medflare.learners.generators.settings import GeneratorSettings
 from medflare.learners.setting_types import PositiveCount

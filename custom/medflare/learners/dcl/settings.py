@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from medflare.core.config import beside
+from medflare.core.idle_settings import beside
 from medflare.core.method import Method, MethodFacts
 from medflare.learners.fedmrg.settings import PAPER_JOB, PAPER_RULES
 from medflare.learners.generators.settings import GeneratorSettings

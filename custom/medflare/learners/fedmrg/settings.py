@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, NonNegativeInt, model_validator
 
-from medflare.core.config import beside
+from medflare.core.idle_settings import beside
 from medflare.core.method import Method, MethodFacts, MethodSettings
 from medflare.core.tensor_names import FeatureKind
 from medflare.differential_privacy.settings import PrivacySettings, private_settings_problem

@@ -15,9 +15,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from medflare.core.config import Settings, beside
+from medflare.core.config import Settings
 from medflare.core.errors import UpdateError
 from medflare.core.hints import MixtureHint
+from medflare.core.idle_settings import beside
 from medflare.core.tensors import SharedSpec, State, check_state
 
 MOST_ITERATIONS = 200

@@ -7,7 +7,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, field_validator, model_validator
 
-from medflare.core.config import Settings, beside
+from medflare.core.config import Settings
+from medflare.core.idle_settings import beside
 from medflare.core.method import Method, MethodFacts, MethodSettings
 from medflare.learners.fedtar.mixture import MixtureSettings
 from medflare.learners.fedtar.profile import ProfileSettings

@@ -7,7 +7,8 @@ from typing import Literal
 
 from pydantic import Field, NonNegativeInt
 
-from medflare.core.config import Settings, beside
+from medflare.core.config import Settings
+from medflare.core.idle_settings import beside
 from medflare.core.method import MethodSettings
 from medflare.learners.setting_types import (
     BatchSize,

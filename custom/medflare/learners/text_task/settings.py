@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from medflare.core.config import Settings, beside
+from medflare.core.config import Settings
+from medflare.core.idle_settings import beside
 from medflare.core.method import MethodFacts, MethodSettings
 from medflare.core.plan import RoundPlan
 from medflare.differential_privacy.settings import PrivacySettings, private_settings_problem

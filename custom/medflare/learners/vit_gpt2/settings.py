@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from pydantic import Field, NonNegativeInt, model_validator
 
-from medflare.core.config import Settings, beside
+from medflare.core.config import Settings
+from medflare.core.idle_settings import beside
 from medflare.core.method import Method, MethodFacts, MethodSettings
 from medflare.differential_privacy.settings import PrivacySettings
 from medflare.learners.setting_types import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from medflare.core.config import beside
+from medflare.core.idle_settings import beside
 from medflare.core.method import Method, MethodFacts
 from medflare.learners.fedmrg.settings import PAPER_JOB, PAPER_RULES
 from medflare.learners.generators.settings import GeneratorSettings

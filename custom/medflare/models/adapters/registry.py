@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Union
 
 from pydantic import Field
 
-from medflare.core.config import beside
 from medflare.core.errors import ConfigError
+from medflare.core.idle_settings import beside
 from medflare.models.adapters import (
     adalora,
     bottleneck,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from medflare.core.conditions import CONDITIONS, Code
-from medflare.core.config import beside
+from medflare.core.idle_settings import beside
 from medflare.models.backbone import Backbone
 from medflare.models.report_generator import DecodingSettings, ModelSettings, ReportGenerator
 

@@ -7,7 +7,8 @@ from typing import Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from medflare.core.config import Settings, beside
+from medflare.core.config import Settings
+from medflare.core.idle_settings import beside
 from medflare.models.encoders import EncoderSettings
 from medflare.models.report_generator import DecodingSettings
 
