@@ -115,6 +115,7 @@ PROBES = {
     "data/images.py": "optional elements of a DICOM file in pydicom",
     "reporting/galleries/pictures.py": "an exception of Pillow or of this package",
     "core/config.py": "PyYAML with or without its C library",
+    "core/option_values.py": "an error of PyYAML",
 }
 """Folder or file -> the objects of other libraries whose attributes are looked for there.
 
