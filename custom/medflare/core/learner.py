@@ -50,9 +50,12 @@ class Learner(Protocol):
 
     Attributes:
         scorers: optional scorer -> the site's own folder of its weights, put there once it is built.
+        fewest: examples without which nothing may leave the site, put there too; the site checks an update
+            and an evaluation itself, and the learner numbers about a part of their examples.
     """
 
     scorers: Mapping[str, str | Path]
+    fewest: int
 
     @property
     def patient_profiles(self) -> PatientProfiles | None:

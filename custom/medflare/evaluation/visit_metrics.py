@@ -139,25 +139,35 @@ def change_statistics(items: Sequence[Prediction]) -> dict[str, Statistic]:
 
 
 def evaluate_visits(
-    items: Sequence[Prediction], *, replicates: int = 1000, seed: int = 0
+    items: Sequence[Prediction], *, fewest: int = 1, replicates: int = 1000, seed: int = 0
 ) -> dict[str, Estimate]:
     """Return scores of each visit, their means, and of the changes, with 95 % intervals over patients.
 
     Names: `visit_<t>/<metric>` and `visits/<metric>` for SCORES, `visit_<t>/change_f1` of a visit that
     follows another, `change_*` over all of them, and `first_visit_changes` of those that follow none.
+
+    Args:
+        fewest: reports without which no score is given. Where one visit has fewer, no visit has scores: those
+            of all reports and of the other visits would tell its own.
     """
     options = {"replicates": replicates, "seed": seed}
     estimates: dict[str, Estimate] = {}
-    for number, reports in by_visit(items).items():
+    visits = by_visit(items)
+    enough = all(len(reports) >= fewest for reports in visits.values())
+    for number, reports in visits.items() if enough else ():
         scores = prediction_statistics(reports)
         each = bootstrap({n: scores[n] for n in SCORES}, groups=groups_of(reports), **options)
-        if changes := change_statistics(reports):
+        if len(follow_ups(reports)) >= fewest and (changes := change_statistics(reports)):
             groups = groups_of(follow_ups(reports))
             each |= bootstrap({"change_f1": changes["change_f1"]}, groups=groups, **options)
         estimates |= {EACH.format(number, name): value for name, value in each.items()}
-    means = bootstrap(mean_over_visits(items), groups=groups_of(in_visit_order(items)), **options)
-    estimates |= {MEAN.format(name): value for name, value in means.items()}
+    if enough:
+        means = bootstrap(mean_over_visits(items), groups=groups_of(in_visit_order(items)), **options)
+        estimates |= {MEAN.format(name): value for name, value in means.items()}
     first = groups_of(silent_first_visits(items))
-    estimates |= bootstrap(unfounded_statistics(items), groups=first, **options)
+    if len(first) >= fewest:
+        estimates |= bootstrap(unfounded_statistics(items), groups=first, **options)
     groups = groups_of(follow_ups(items))
-    return estimates | bootstrap(change_statistics(items), groups=groups, **options)
+    if len(groups) >= fewest:
+        estimates |= bootstrap(change_statistics(items), groups=groups, **options)
+    return estimates

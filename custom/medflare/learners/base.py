@@ -44,9 +44,11 @@ class BaseLearner(ABC):
         terms: what the run's aggregation rule asks of local training.
         order: which training examples the rounds have visited.
         scorers: optional scorer -> the site's own folder of its weights, for the final test of texts.
+        fewest: examples without which nothing may leave the site (its policy's `min_examples`).
     """
 
     scorers: Mapping[str, str | Path] = MappingProxyType({})
+    fewest: int = 1
 
     def __init__(self, site: str, seed: int, examples: int = 0) -> None:
         self.site, self.seed = site, seed

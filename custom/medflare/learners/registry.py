@@ -96,5 +96,5 @@ def build_learner(
         cache: folder of this site for decoded images; None keeps them in memory.
     """
     learner: Learner = get_method(method).builder()(settings, site, seed, cache)
-    learner.scorers = site.scorers
+    learner.scorers, learner.fewest = site.scorers, site.policy.min_examples
     return learner

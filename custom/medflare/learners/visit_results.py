@@ -44,6 +44,7 @@ def score_result(
     learner = open_result(result, site, seed, folder / "cache")
     folder.mkdir(parents=True, exist_ok=True)
     learner.scorers = site.scorers if scorers is None else scorers
+    learner.fewest = 1  # what is measured here stays here
     records = finish_site(learner, folder, options.limit, split=split)
     if not records:
         raise DataError(f"site '{site.name}': no visit in the split '{split}': {learner.samples.examples()}.")

@@ -26,6 +26,7 @@ from medflare.evaluation.visit_metrics import (
     groups_of,
     in_visit_order,
     mean_over_visits,
+    silent_first_visits,
     unfounded_statistics,
 )
 from medflare.labelling.labels import label_report
@@ -109,6 +110,29 @@ def test_names_and_values_of_a_site(items: list[Prediction]) -> None:
     assert {f"visits/{name}" for name in SCORES} <= evaluation.keys()
     assert {"change_f1", "change_moved_f1", "change_opposite", "visit_2/change_f1"} <= evaluation.keys()
     assert evaluation["change_f1"].value == pytest.approx(change_statistics(items)["change_f1"].value)
+
+
+def test_no_visit_has_scores_where_one_has_too_few_reports(items: list[Prediction]) -> None:
+    """Scores of all reports and of the other visits would tell its own, and so would the mean over visits."""
+    sizes = {number: len(reports) for number, reports in by_visit(items).items()}
+    least = min(sizes.values())
+    whole = evaluate_visits(items, fewest=least, replicates=20)
+    assert {f"visit_{number}/bleu_4" for number in sizes} | {"visits/bleu_4"} <= whole.keys()
+    held = evaluate_visits(items, fewest=least + 1, replicates=20)
+    assert not [name for name in held if name.startswith(("visit_", "visits/"))]
+    assert held["change_f1"] == whole["change_f1"], "is of more reports than one visit has"
+
+
+def test_changes_of_too_few_reports_are_not_told(items: list[Prediction]) -> None:
+    first, later = len(silent_first_visits(items)), len(follow_ups(items))
+    told = evaluate_visits(items, fewest=min(first, later), replicates=20)
+    assert {"change_f1", UNFOUNDED} <= told.keys()
+    few = follow_ups(items)[:3]
+    everything = [*by_visit(items)[1], *few]
+    found = evaluate_visits(everything, fewest=4, replicates=20)
+    assert UNFOUNDED in found
+    assert not [name for name in found if name.startswith("change")]
+    assert evaluate_visits(items, fewest=len(items) + 1, replicates=20) == {}
 
 
 def test_first_visits_alone_have_no_changes(items: list[Prediction]) -> None:

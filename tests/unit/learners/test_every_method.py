@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from medflare.core.hints import RoundHints
 from medflare.core.plan import RoundPlan
 from medflare.core.site_description import SiteDescription
 from medflare.core.tensors import State
+from medflare.data.settings.policy import PolicyConfig
+from medflare.data.settings.site import SiteConfig
 from medflare.egress.declaration import MAX_METRICS, METRIC
 from medflare.learners.registry import METHODS, build_learner
 
@@ -77,6 +80,14 @@ COMMUNICATED = {
 
 def test_the_table_has_every_method() -> None:
     assert set(SETTINGS) == set(METHODS) == set(COMMUNICATED)
+
+
+def test_every_learner_knows_of_how_few_examples_nothing_may_leave(
+    site_of: Callable[[str, str], SiteConfig], any_method: str
+) -> None:
+    site = site_of(any_method, "site-1")
+    site = site.model_copy(update={"policy": PolicyConfig(min_examples=3)})
+    assert build_learner(any_method, SETTINGS[any_method], site, 0).fewest == 3
 
 
 def test_what_is_declared_is_what_is_sent_as_after_minus_received(

@@ -23,7 +23,7 @@ VISITS = 3
 class Copyist:
     """Writes the reference, or the report of the visit before."""
 
-    seed = 0
+    seed, fewest = 0, 1
     scorers: Mapping[str, str | Path] = MappingProxyType({})
 
     def __init__(self, samples: VisitSamples, copies: str, visits: int = VISITS) -> None:
@@ -126,3 +126,14 @@ def test_a_site_without_test_visits_tells_nothing(samples: VisitSamples, tmp_pat
     assert finish_site(learner, tmp_path, None) == []
     assert curve_metrics(learner, "val", None) == {}
     assert not list(tmp_path.iterdir())
+
+
+def test_a_hospital_tells_no_scores_of_fewer_reports_than_its_policy_allows(
+    samples: VisitSamples, tmp_path: Path
+) -> None:
+    learner = Copyist(samples, "reference")
+    learner.fewest = 10**6
+    (found,) = finish_site(learner, tmp_path, None)
+    assert "bleu_4" in found.metrics, "of all reports: the site checks that number itself"
+    assert not [name for name in found.metrics if name.startswith(("visit", "change", "first_visit"))]
+    assert not [name for name in curve_metrics(learner, "val", None) if name.startswith("change")]

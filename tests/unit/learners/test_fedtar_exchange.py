@@ -155,3 +155,23 @@ def test_numbers_of_a_few_people_are_not_told(fedtar: Any, monkeypatch: pytest.M
     assert "val_loss" not in learner.fit(at_visit(1, steps=1)).metrics
     monkeypatch.setattr(module, "FEWEST", 1)
     assert "val_loss" in learner.fit(at_visit(1, steps=1)).metrics
+
+
+def test_a_policy_may_ask_for_more_people_behind_a_number_of_one_visit(
+    fedtar: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`min_examples` held for whole updates and splits alone: losses, counts and times of a visit left."""
+    from medflare.learners.fedtar import learner as module
+
+    monkeypatch.setattr(module, "FEWEST", 1)
+    learner = fedtar()
+    held_out = len(learner.rows("val", 1))
+    learner.fewest = held_out
+    assert "val_loss" in learner.fit(at_visit(1, steps=1)).metrics
+    learner.fewest = held_out + 1
+    assert len(learner.rows("train", 1)) > held_out, "the update itself is of enough"
+    assert "val_loss" not in learner.fit(at_visit(1, steps=1)).metrics
+    assert learner.describe().heterogeneity["visits"]["val"][0] == 0
+    assert learner._validation_gradient()[1] == len(learner.rows("val"))
+    learner.fewest = len(learner.rows("val")) + 1
+    assert learner._validation_gradient() == ({}, 0)

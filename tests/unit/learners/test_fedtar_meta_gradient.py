@@ -120,6 +120,8 @@ def test_times_between_visits_of_fewer_than_five_patients_stay(fedtar: Any) -> N
     known = [visit.number for patient in trained for visit in patient.visits if visit.since is not None]
     counts = [known.count(number) for number in range(1, VISITS + 1)]
     assert times[PATIENTS].tolist() == [count if count >= FEWEST else 0 for count in counts]
+    asked = visit_time_sums(samples, VISITS, max(counts))
+    assert asked[PATIENTS].tolist() == [count if count == max(counts) else 0 for count in counts]
     few = [patient for patient in trained if len(patient.visits) > 1][: FEWEST - 1]
     assert not any(value.any() for value in visit_time_sums(replace(samples, patients=few), VISITS).values())
 

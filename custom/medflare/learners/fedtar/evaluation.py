@@ -19,7 +19,7 @@ from medflare.core.sample_drafts import offer_drafts
 from medflare.data.visit_samples import VisitSamples
 from medflare.evaluation.predictions import Prediction
 from medflare.evaluation.report_metrics import METRICS, QUICK, quick_metrics
-from medflare.evaluation.visit_metrics import change_statistics, evaluate_visits, visit_names
+from medflare.evaluation.visit_metrics import change_statistics, evaluate_visits, follow_ups, visit_names
 from medflare.labelling.labels import label_report
 from medflare.models.report_generator import DecodingSettings
 from medflare.tasks.prediction_files import relative_image
@@ -46,6 +46,7 @@ class VisitLearner(Protocol):
     seed: int
     samples: VisitSamples
     scorers: Mapping[str, str | Path]
+    fewest: int
 
     @property
     def settings(self) -> VisitSettings: ...
@@ -85,7 +86,7 @@ def curve_metrics(learner: VisitLearner, split: str, limit: int | None) -> Metri
     texts = [item.reference for item in items], [item.generated for item in items]
     offer_drafts([item.study_id for item in items], *texts)
     metrics = {"loss": learner.rows_loss(rows), **quick_metrics(*texts, gold, predicted)}
-    changes = change_statistics(items)
+    changes = change_statistics(items) if len(follow_ups(items)) >= learner.fewest else {}
     for name in CURVES_OF_CHANGES:
         if name in changes:
             metrics[name] = changes[name].value
@@ -109,7 +110,9 @@ def finish_site(
     items = predictions(learner, rows, learner.draft(rows), tested.file)
     write_lines(tested.file, items)
     scored = evaluate_predictions(items, learner.scorers, learner.seed)
-    scored = scored._replace(estimates=scored.estimates | evaluate_visits(items, seed=learner.seed))
+    scored = scored._replace(
+        estimates=scored.estimates | evaluate_visits(items, fewest=learner.fewest, seed=learner.seed)
+    )
     return [tested.record(scored, len(rows), split)]
 
 

@@ -97,7 +97,7 @@ class FedTARLearner(BaseLearner):
         super().__init__(site, seed)
         used = [row for split in ("train", "val", "test") for row in self.rows(split)]
         self.reports = VisitReports(samples, patients, model, settings, used)
-        self.trail = VisitTrail(settings.visits, visit_time_sums(samples, settings.visits))
+        self.trail = VisitTrail(settings.visits, visit_time_sums(samples, settings.visits, self.least))
         self._orders: dict[int, DataOrder] = {}
         self._optimiser = self._new_optimiser()
 
@@ -126,11 +126,18 @@ class FedTARLearner(BaseLearner):
             heterogeneity=site_facts(self.samples.studies()) | self._visit_facts(),
         )
 
+    @property
+    def least(self) -> int:
+        """Visits on which a number about one of 1..T rests at least, if it is to leave the site."""
+        return max(self.fewest, FEWEST)
+
     def _visit_facts(self) -> dict[str, Any]:
-        """Return n_{k,t} for t = 1..T of each split, 0 for fewer than FEWEST."""
+        """Return n_{k,t} for t = 1..T of each split, 0 for fewer than `least`."""
         visits = range(1, self.settings.visits + 1)
         counts = {s: [len(self.rows(s, t)) for t in visits] for s in ("train", "val", "test")}
-        return {"visits": {s: [n if n >= FEWEST else 0 for n in numbers] for s, numbers in counts.items()}}
+        return {
+            "visits": {s: [n if n >= self.least else 0 for n in numbers] for s, numbers in counts.items()}
+        }
 
     def sums_spec(self, sites: int) -> SharedSpec:
         return visit_sums_spec(self.settings.visits) | self.model.adapters.auxiliary_sums_spec()
@@ -170,7 +177,7 @@ class FedTARLearner(BaseLearner):
             raise UpdateError(f"site '{self.site}' has no visit to train on; see `medflare cohort inspect`.")
         output = self.terms.finish()
         held_out = self.rows("val", visit)
-        if rows and len(held_out) >= FEWEST:  # a loss of fewer could be one person's
+        if rows and len(held_out) >= self.least:  # a loss of fewer could be one person's
             metrics["val_loss"] = self.rows_loss(held_out)
         metrics |= output.metrics | {"seconds": time.monotonic() - started}
         delta = self.delta()
@@ -236,11 +243,11 @@ class FedTARLearner(BaseLearner):
         """Return ∇L_val, of the mean loss per token over all validation visits, and the number of visits.
 
         It is taken at the weights as received, before training. The patient adapter and the projection take
-        part in it where they are communicated; what stays at the site does not. Of fewer than FEWEST visits
+        part in it where they are communicated; what stays at the site does not. Of fewer than `least` visits
         it could be one person's, as a loss could, and there is none.
         """
         rows = self.rows("val")
-        if len(rows) < FEWEST:
+        if len(rows) < self.least:
             return {}, 0
         learning = {n: t for n, t in self.live().items() if t.requires_grad}
         return self.reports.gradient(rows, learning), len(rows)

@@ -60,8 +60,9 @@ def patient_of(samples: VisitSamples, row: int) -> str:
     return samples.patients[samples.owners[row]].patient_id
 
 
-def visit_time_sums(samples: VisitSamples, visits: int) -> State:
-    """Return sums of the times between visits of the patients trained on; 0 for a visit of fewer than FEWEST.
+def visit_time_sums(samples: VisitSamples, visits: int, fewest: int = FEWEST) -> State:
+    """Return sums of the times between visits of the patients trained on; 0 for a visit of fewer than
+    `fewest`.
 
     The sum over one patient would be the days between that patient's visits.
     """
@@ -72,7 +73,7 @@ def visit_time_sums(samples: VisitSamples, visits: int) -> State:
         for visit in patient.visits
     ]
     sums = visit_times(times, visits)
-    enough = sums[PATIENTS] >= FEWEST
+    enough = sums[PATIENTS] >= fewest
     return {name: value * enough for name, value in sums.items()}
 
 
