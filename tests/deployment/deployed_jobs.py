@@ -63,6 +63,8 @@ SMALL = {"fedmrg": FEDMRG, "fed_medlora": FED_MEDLORA, "ddcs_qa": DDCS_QA}
 def tiny_job(folder: Path, name: str, clients: int = 3, **changes: Any) -> Path:
     """One of the repository's jobs, made small, below `folder`; two underscores in a key stand for a dot."""
     wanted = {**SMALL[name], **{key.replace("__", "."): value for key, value in changes.items()}}
+    if wanted.get("evaluate_every") == 0:
+        del wanted["settings.eval_limit"]  # which has no effect then
     job = replace(override(read_job(JOBS / name), wanted), n_clients=clients)
     check_job(job)
     return job.write(folder / job.title)

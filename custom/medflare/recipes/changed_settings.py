@@ -27,7 +27,11 @@ def require_effect(job: Job, changed: Iterable[str]) -> None:
         ConfigError: with each change, and the setting that leaves it without effect.
     """
     asked = set(changed)
-    if asked and (faults := idle(asked, _without_effect(job))):
+    try:
+        reasons = _without_effect(job) if asked else {}
+    except ConfigError:
+        return  # a setting that cannot be used, which `check_job` names together with all others
+    if faults := idle(asked, reasons):
         raise ConfigError(
             f"{job.title}: {'; '.join(faults)}. Leave the setting out, or change what it depends on, too."
         )

@@ -122,7 +122,10 @@ def _without_idle_facts(job: Job, asked: Collection[str]) -> Job:
     method = get_method(job.method)
     if not any(key.startswith("settings.") for key in asked):
         return job
-    idle = method.resolve(job.settings).without_effect
+    try:
+        idle = method.resolve(job.settings).without_effect
+    except ConfigError:
+        return job  # `check_job` names what cannot be used
     gone = [name for name in method.settings.facts_of_the_run if name in idle and name not in asked]
     return replace(job, controller={key: value for key, value in job.controller.items() if key not in gone})
 
