@@ -12,7 +12,7 @@ from medflare.aggregation.capabilities import AsksClientTerms
 from medflare.aggregation.norm_clip import NormClipSettings
 from medflare.aggregation.weighted_mean import MOST_TOKENS, MeanRule
 from medflare.core.hints import ProximalHint, RoundHints
-from medflare.core.idle_settings import beside
+from medflare.core.idle_settings import idle_if
 
 
 class FedProx(MeanRule, AsksClientTerms):
@@ -33,7 +33,7 @@ class FedProx(MeanRule, AsksClientTerms):
 
         @property
         def without_effect(self) -> dict[str, str]:
-            return beside((self.weighting != "tokens", f"weighting is '{self.weighting}'", "most_tokens"))
+            return idle_if((self.weighting != "tokens", f"weighting is '{self.weighting}'", "most_tokens"))
 
     settings: Settings
 

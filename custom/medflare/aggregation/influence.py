@@ -17,7 +17,7 @@ from medflare.aggregation.norm_clip import NormClipSettings, needs_each_update
 from medflare.aggregation.weighted_mean import MeanRule
 from medflare.core.errors import ConfigError, UpdateError
 from medflare.core.hints import InfluenceHint, RoundHints
-from medflare.core.idle_settings import beside
+from medflare.core.idle_settings import idle_if
 from medflare.core.tensors import State, apply_delta
 from medflare.core.update import Update
 
@@ -51,7 +51,7 @@ class Influence(MeanRule, ScoresCandidates, SendsHints, AllowsSiteFactors):
 
         @property
         def without_effect(self) -> dict[str, str]:
-            return beside((self.mode == "server", "mode is 'server'", "clip"))
+            return idle_if((self.mode == "server", "mode is 'server'", "clip"))
 
     settings: Settings
 

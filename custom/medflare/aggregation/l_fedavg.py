@@ -14,7 +14,7 @@ from medflare.aggregation.base import AggregationRule, RuleFacts
 from medflare.aggregation.capabilities import ReadsMetrics, Score, ScoresCandidates
 from medflare.aggregation.norm_clip import NormClipSettings, clip_factors, needs_each_update
 from medflare.core.errors import ConfigError, UpdateError
-from medflare.core.idle_settings import beside
+from medflare.core.idle_settings import idle_if
 from medflare.core.tensors import State, add_to_each, apply_delta, apply_delta_in_place, zeros
 from medflare.core.update import Update
 
@@ -53,7 +53,7 @@ class LossFedAvg(AggregationRule, ScoresCandidates, ReadsMetrics):
         @property
         def without_effect(self) -> dict[str, str]:
             source = f"loss_source is '{self.loss_source}'"
-            return beside((self.loss_source != "client", source, "loss_metric"))
+            return idle_if((self.loss_source != "client", source, "loss_metric"))
 
     settings: Settings
 

@@ -27,7 +27,7 @@ from medflare.aggregation.norm_clip import NormClipSettings
 from medflare.aggregation.weighted_mean import MeanRule
 from medflare.core.errors import UpdateError
 from medflare.core.hints import RoundHints, VisitHint
-from medflare.core.idle_settings import beside
+from medflare.core.idle_settings import idle_if
 from medflare.core.optimiser_state import moments, restore_moments
 from medflare.core.tensors import State, apply_delta_in_place
 from medflare.core.update import Update
@@ -77,7 +77,7 @@ class TemporalResidual(
         @property
         def without_effect(self) -> dict[str, str]:
             mode, why = self.alpha_mode, f"alpha_mode is '{self.alpha_mode}'"
-            return beside(
+            return idle_if(
                 (mode == "constant", why, "embedding lr seed"),
                 (mode != "constant", why, "alpha"),
                 (mode != "sigmoid", why, "start"),

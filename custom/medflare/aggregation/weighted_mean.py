@@ -12,7 +12,7 @@ from medflare.aggregation.base import AggregationRule, RuleFacts, SiteWeight, We
 from medflare.aggregation.capabilities import ReadsMetrics
 from medflare.aggregation.norm_clip import NormClipSettings, clip_factors, needs_each_update
 from medflare.core.errors import UpdateError
-from medflare.core.idle_settings import beside
+from medflare.core.idle_settings import idle_if
 from medflare.core.tensors import State, add_scaled, apply_delta_in_place, zeros
 from medflare.core.update import Update
 
@@ -127,7 +127,7 @@ class WeightedMean(MeanRule):
 
         @property
         def without_effect(self) -> dict[str, str]:
-            return beside((self.weighting != "tokens", f"weighting is '{self.weighting}'", "most_tokens"))
+            return idle_if((self.weighting != "tokens", f"weighting is '{self.weighting}'", "most_tokens"))
 
     settings: Settings
 

@@ -14,7 +14,7 @@ from medflare.benchmark.folder import BENCHMARK, TEST_HEAD, split_facts, write_f
 from medflare.benchmark.index import digest_of
 from medflare.core.config import Settings
 from medflare.core.errors import ConfigError
-from medflare.core.idle_settings import beside
+from medflare.core.idle_settings import idle_if
 from medflare.data.grouped_split import group_names, move_groups
 from medflare.data.load import load_cohort
 from medflare.data.partition.partitioning import write_site_file
@@ -41,7 +41,7 @@ class QuestionsBenchmarkSettings(Settings):
 
     @property
     def without_effect(self) -> dict[str, str]:
-        return beside((self.setting != "dirichlet", f"setting is '{self.setting}'", "alpha"))
+        return idle_if((self.setting != "dirichlet", f"setting is '{self.setting}'", "alpha"))
 
 
 def build_questions(

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from medflare.core.config import Settings
-from medflare.core.idle_settings import beside
+from medflare.core.idle_settings import idle_if
 
 Setting = Literal["random", "cluster", "dirichlet", "real-world", "fedvit-gpt2", "longitudinal"]
 SETTINGS: tuple[Setting, ...] = (
@@ -59,7 +59,7 @@ class BenchmarkSettings(Settings):
     @property
     def without_effect(self) -> dict[str, str]:
         chosen = f"setting is '{self.setting}'"
-        return beside(
+        return idle_if(
             (self.setting != "dirichlet", chosen, "alpha client_images"),
             (self.setting != "real-world", chosen, "pairs fewest_words"),
             (self.setting != "longitudinal", chosen, "demographics fewest_visits"),

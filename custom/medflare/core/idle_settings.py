@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from medflare.core.config import Settings, settings_classes
 
 
-def beside(*groups: tuple[bool, str, str]) -> dict[str, str]:
+def idle_if(*groups: tuple[bool, str, str]) -> dict[str, str]:
     """Return name -> why for the groups that hold: (whether it does, why, names parted by spaces)."""
     return {name: why for holds, why, names in groups if holds for name in names.split()}
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from medflare.core.conditions import CONDITIONS, Code
 from medflare.core.config import Settings
-from medflare.core.idle_settings import beside
+from medflare.core.idle_settings import idle_if
 from medflare.core.seeds import seeded
 from medflare.models.adapters.base import AdapterSettings
 from medflare.models.adapters.lora import LoraChoice, LoraSettings
@@ -83,7 +83,7 @@ class DecodingSettings(Settings):
 
     @property
     def without_effect(self) -> dict[str, str]:
-        return beside((self.beams == 1, "beams is 1", "length_penalty"))
+        return idle_if((self.beams == 1, "beams is 1", "length_penalty"))
 
     @property
     def greedy(self) -> bool:

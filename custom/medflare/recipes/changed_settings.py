@@ -11,7 +11,7 @@ from typing import Any
 
 from medflare.aggregation import make_rule
 from medflare.core.errors import ConfigError
-from medflare.core.idle_settings import beside, idle, without_effect
+from medflare.core.idle_settings import idle, idle_if, without_effect
 from medflare.learners.registry import get_method
 from medflare.recipes.job import Job
 
@@ -50,7 +50,7 @@ def _of_the_rounds(given: Mapping[str, Any]) -> dict[str, str]:
     """Return the same of the rounds' settings, and of the method's that they overrule."""
     trains = "says how much a site trains in a round"
     steps, fraction = given.get("steps") is not None, given.get("fraction") is not None
-    return beside(
+    return idle_if(
         (fraction, f"fraction {trains}", "settings.local_epochs"),
         (steps, f"steps {trains}", "settings.local_epochs fraction"),
         (given.get("evaluate_every") == 0, "evaluate_every is 0", "settings.eval_limit limit"),

@@ -12,7 +12,7 @@ from medflare.aggregation.base import RuleFacts
 from medflare.aggregation.capabilities import NeedsExactSizes, NeedsSketches
 from medflare.aggregation.norm_clip import NormClipSettings
 from medflare.core.hints import ProximalHint, RoundHints
-from medflare.core.idle_settings import beside
+from medflare.core.idle_settings import idle_if
 from medflare.core.sketch import Sketch
 from medflare.selection.baselines import FedCSSelector, ImportanceSelector, UniformSelector
 from medflare.selection.latency import Latencies
@@ -41,7 +41,7 @@ class PairSettings(DrawSettings):
 
     @property
     def without_effect(self) -> dict[str, str]:
-        return beside((self.mode != "product_restart", f"mode is '{self.mode}'", "most_rank"))
+        return idle_if((self.mode != "product_restart", f"mode is '{self.mode}'", "most_rank"))
 
 
 class SketchedMean(SampledMean, NeedsSketches):

@@ -133,6 +133,7 @@ def test_without_rules_of_its_own_a_site_measures_all_but_training_examples() ->
     for split in ("val", "test", None):
         policy().admit(**REQUEST | {"split": split})
         policy(dp=DP).admit(**REQUEST | {"split": split, "private": True})
+    assert "losses of training examples" in refusal(lambda: policy().admit(**REQUEST | {"split": "train"}))
 
 
 def test_rounds_are_counted_by_the_site() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field
 
-from medflare.core.idle_settings import beside
+from medflare.core.idle_settings import idle_if
 from medflare.core.method import Method, MethodFacts
 from medflare.learners.generators.settings import GeneratorSettings
 from medflare.learners.setting_types import PositiveCount
@@ -27,7 +27,7 @@ class CT2RepLongSettings(GeneratorSettings):
 
     @property
     def without_effect(self) -> dict[str, str]:
-        return super().without_effect | beside((not self.former, "former is false", "max_former_tokens"))
+        return super().without_effect | idle_if((not self.former, "former is false", "max_former_tokens"))
 
 
 PAPER: dict[str, Any] = {

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from medflare.core.idle_settings import beside
+from medflare.core.idle_settings import idle_if
 from medflare.core.method import Method, MethodFacts
 from medflare.learners.fedmrg.settings import PAPER_JOB, PAPER_RULES
 from medflare.learners.generators.settings import GeneratorSettings
@@ -29,7 +29,7 @@ class DCLSettings(GeneratorSettings):
 
     @property
     def without_effect(self) -> dict[str, str]:
-        return super().without_effect | beside(
+        return super().without_effect | idle_if(
             (not self.contrast, "contrast is false", "momentum soft_share soft_ramp"),
             (not self.retrieval, "retrieval is false", "model.retrieved"),
             (not self.contrast and not self.retrieval, "contrast and retrieval are false", "queue"),

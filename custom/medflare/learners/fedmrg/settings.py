@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, NonNegativeInt, model_validator
 
-from medflare.core.idle_settings import beside
+from medflare.core.idle_settings import idle_if
 from medflare.core.method import Method, MethodFacts, MethodSettings
 from medflare.core.tensor_names import FeatureKind
 from medflare.differential_privacy.settings import PrivacySettings, private_settings_problem
@@ -128,7 +128,7 @@ class FedMRGSettings(MethodSettings):
         still = "contrastive is false" if not self.contrastive else "encoder_lr_scale is 0"
         bank, dual = self.memory_bank, self.dual
         distils = self.lambda_kd > 0 and (self.distil_to_generic or self.distil_to_specialised)
-        return beside(
+        return idle_if(
             (not self.contrasts, still, "bank tau positive_in_denominator lambda_hcl"),
             (bank not in ("local_queue", "raw"), f"bank is '{bank}'", "bank_rows"),
             (bank != "prototypes", f"bank is '{bank}'", "k_min bank_sample"),

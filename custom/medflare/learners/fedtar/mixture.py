@@ -18,7 +18,7 @@ from torch import Tensor
 from medflare.core.config import Settings
 from medflare.core.errors import UpdateError
 from medflare.core.hints import MixtureHint
-from medflare.core.idle_settings import beside
+from medflare.core.idle_settings import idle_if
 from medflare.core.tensors import SharedSpec, State, check_state
 
 MOST_ITERATIONS = 200
@@ -60,7 +60,7 @@ class MixtureSettings(Settings):
     @property
     def without_effect(self) -> dict[str, str]:
         fitted = "regularisation tolerance iterations least_patients"
-        return beside((self.source == "global_fixed", "source is 'global_fixed'", fitted))
+        return idle_if((self.source == "global_fixed", "source is 'global_fixed'", fitted))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, NonNegativeInt, field_validator, model_validator
 
 from medflare.core.config import Settings
-from medflare.core.idle_settings import beside
+from medflare.core.idle_settings import idle_if
 from medflare.core.method import Method, MethodFacts, MethodSettings
 from medflare.learners.fedtar.mixture import MixtureSettings
 from medflare.learners.fedtar.profile import ProfileSettings
@@ -86,7 +86,7 @@ class FedTARSettings(MethodSettings):
 
     @property
     def without_effect(self) -> dict[str, str]:
-        return beside(
+        return idle_if(
             (not self.personal, "personal is false", "patient profile mixture patient_lr_scale"),
             (not self.prior_context, "prior_context is false", "max_prior_tokens"),
             (not self.train_backbone, "train_backbone is false", "rotation"),

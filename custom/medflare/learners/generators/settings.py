@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, NonNegativeInt
 
 from medflare.core.config import Settings
-from medflare.core.idle_settings import beside
+from medflare.core.idle_settings import idle_if
 from medflare.core.method import MethodSettings
 from medflare.learners.setting_types import (
     BatchSize,
@@ -62,7 +62,7 @@ class GeneratorSettings(MethodSettings):
 
     @property
     def without_effect(self) -> dict[str, str]:
-        return beside((not self.augment, "augment is false", "rotation"))
+        return idle_if((not self.augment, "augment is false", "rotation"))
 
     @property
     def passes(self) -> int:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from medflare.core.config import Settings
-from medflare.core.idle_settings import beside
+from medflare.core.idle_settings import idle_if
 from medflare.core.method import MethodFacts, MethodSettings
 from medflare.core.plan import RoundPlan
 from medflare.differential_privacy.settings import PrivacySettings, private_settings_problem
@@ -174,7 +174,7 @@ class TextTaskSettings(RecordsSettings):
     @property
     def without_effect(self) -> dict[str, str]:
         why, names = "dp draws and bounds patients", "optimiser.clip_norm optimiser.accumulate"
-        dp = beside((self.dp is not None, why, names))
+        dp = idle_if((self.dp is not None, why, names))
         return unused_lora(self.peft) | dp
 
     @property

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, NonNegativeInt, model_validator
 
 from medflare.core.config import Settings
-from medflare.core.idle_settings import beside
+from medflare.core.idle_settings import idle_if
 from medflare.core.method import Method, MethodFacts, MethodSettings
 from medflare.differential_privacy.settings import PrivacySettings
 from medflare.learners.setting_types import (
@@ -75,7 +75,7 @@ class ViTGPT2LearnerSettings(MethodSettings):
 
     @property
     def without_effect(self) -> dict[str, str]:
-        return beside(
+        return idle_if(
             (not self.augment, "augment is false", "rotation"),
             (self.dp is not None, "dp bounds the gradients of each patient", "optimiser.clip_norm"),
         )

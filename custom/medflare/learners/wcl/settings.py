@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from medflare.core.idle_settings import beside
+from medflare.core.idle_settings import idle_if
 from medflare.core.method import Method, MethodFacts
 from medflare.learners.fedmrg.settings import PAPER_JOB, PAPER_RULES
 from medflare.learners.generators.settings import GeneratorSettings
@@ -30,7 +30,9 @@ class WCLSettings(GeneratorSettings):
 
     @property
     def without_effect(self) -> dict[str, str]:
-        released = beside((self.released_temperature, "released_temperature is true", "contrast_temperature"))
+        released = idle_if(
+            (self.released_temperature, "released_temperature is true", "contrast_temperature")
+        )
         return super().without_effect | released
 
     @property

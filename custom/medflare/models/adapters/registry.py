@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Union
 from pydantic import Field
 
 from medflare.core.errors import ConfigError
-from medflare.core.idle_settings import beside
+from medflare.core.idle_settings import idle_if
 from medflare.models.adapters import (
     adalora,
     bottleneck,
@@ -65,7 +65,7 @@ def effective_settings(peft: AdapterSettings, lora: LoraSettings) -> AdapterSett
 def unused_lora(peft: AdapterSettings) -> dict[str, str]:
     """Return the settings of the block `lora` that another method does not use -> why."""
     why = f"peft.method is '{peft.method}'"
-    return beside((peft.method != "lora", why, "lora.rank lora.lora_alpha lora.dropout"))
+    return idle_if((peft.method != "lora", why, "lora.rank lora.lora_alpha lora.dropout"))
 
 
 def settings_of_file(

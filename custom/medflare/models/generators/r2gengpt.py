@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from medflare.core.conditions import CONDITIONS, Code
-from medflare.core.idle_settings import beside
+from medflare.core.idle_settings import idle_if
 from medflare.models.backbone import Backbone
 from medflare.models.report_generator import DecodingSettings, ModelSettings, ReportGenerator
 
@@ -25,7 +25,7 @@ class R2GenGPTModelSettings(ModelSettings):
 
     @property
     def without_effect(self) -> dict[str, str]:
-        return beside((True, "the language model has no adapter", "lora peft"))
+        return idle_if((True, "the language model has no adapter", "lora peft"))
 
 
 class R2GenGPT(ReportGenerator):

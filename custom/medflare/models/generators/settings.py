@@ -8,7 +8,7 @@ from typing import Literal, Self
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from medflare.core.config import Settings
-from medflare.core.idle_settings import beside
+from medflare.core.idle_settings import idle_if
 from medflare.models.encoders import EncoderSettings
 from medflare.models.report_generator import DecodingSettings
 
@@ -43,7 +43,7 @@ class TransformerShape(Settings):
 
     @property
     def without_effect(self) -> dict[str, str]:
-        return beside((self.memory == "none", "memory is 'none'", "slots"))
+        return idle_if((self.memory == "none", "memory is 'none'", "slots"))
 
     @model_validator(mode="after")
     def _heads_fit(self) -> Self:
